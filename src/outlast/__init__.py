@@ -1,0 +1,1 @@
+"""Training that outlasts walltimes: PyTorch classifiers under Snakemake, resumed to the bit."""

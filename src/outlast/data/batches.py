@@ -1,0 +1,57 @@
+"""From row numbers to tensors on the device: one gather per array and batch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outlast.data.normalize import Normalization
+from outlast.data.sampling import Rows
+from outlast.data.store import DataSet
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a data set, ready for the network.
+
+    Attributes:
+        inputs: One float32 tensor (rows, ...) per input, normalized, in the order of ``forward``.
+        label: int64 class index, shape (rows,).
+    """
+
+    inputs: list[Tensor]
+    label: Tensor
+
+
+class BatchReader:
+    """Reads batches from the memory maps of a data set."""
+
+    def __init__(
+        self, data: DataSet, device: torch.device, normalization: Normalization | None = None
+    ) -> None:
+        """Look at the arrays; nothing is read yet.
+
+        Args:
+            data: Where the rows come from.
+            device: Where they go.
+            normalization: Another one than the data set's own (that of a model file).
+        """
+        # tensors over the memory maps, not copies: index_select touches only the wanted pages,
+        # and what it allocates is aligned, so that kernels give the same bits in each attempt
+        self._inputs = [torch.from_numpy(array) for array in data.inputs.values()]
+        self._label = torch.from_numpy(np.asarray(data.label))
+        self._normalization = (normalization or data.normalization).to(device)
+        self._device = device
+
+    def read(self, rows: Rows) -> Batch:
+        """Return the batch of ``rows``, in their order. Empty rows give empty tensors."""
+        index = torch.from_numpy(rows)
+        inputs = [self._move(array.index_select(0, index)) for array in self._inputs]
+        inputs = self._normalization([tensor.to(torch.float32) for tensor in inputs])
+        return Batch(inputs, self._move(self._label.index_select(0, index)))
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)

@@ -1,0 +1,44 @@
+"""One family of errors. Each message says what is wrong, with which value, and what to do.
+
+The command line prints the message alone: a traceback is for our bugs, not for a user's typo.
+"""
+
+from collections.abc import Iterable
+
+
+class OutlastError(Exception):
+    """Something that a user, a file or a machine can cause."""
+
+
+class ConfigError(OutlastError):
+    """The experiment file cannot be used as it is. Carries every problem, not only the first."""
+
+    def __init__(self, problems: Iterable[str], source: str = "the configuration") -> None:
+        self.problems = list(problems)
+        self.source = source
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        count = len(self.problems)
+        super().__init__(f"{count} problem{'s' if count > 1 else ''} in {source}:\n{lines}")
+
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[list[str], str]]:
+        return type(self), (self.problems, self.source)
+
+
+class DataError(OutlastError):
+    """The data do not fit what the configuration says of them."""
+
+
+class ModelError(OutlastError):
+    """The network cannot be built, or gives logits that the loss cannot use."""
+
+
+class CheckpointError(OutlastError):
+    """A state or model file that cannot be used: absent, truncated, altered or of another kind."""
+
+
+class NonFiniteLossError(OutlastError):
+    """The main loss became NaN or infinite. Deterministic: the same run will fail the same way."""
+
+
+class InterruptedRunError(OutlastError):
+    """The run stopped on a signal, with its state saved. Not a failure: start it again."""

@@ -1,0 +1,112 @@
+"""Files that are either the old one or the new one, never half of one; and digests of content."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+TEMPORARY_MARK = ".outlast-tmp-"
+
+
+def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
+    """Replace ``path`` by ``content``, or leave it as it was.
+
+    Temporary file in the same folder, fsync, rename, fsync of the folder: after a power cut the
+    name leads to the old bytes or to the new ones. The temporary name holds the process id, so
+    that two writers never share one.
+
+    Args:
+        path: The file.
+        content: Its new bytes.
+        previous: Name under which the old file is kept. At each instant ``path`` is a whole file.
+
+    Raises:
+        OSError: The disk is full or not writable. The old file is intact then.
+    """
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            _keep_as(path, previous)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _keep_as(path: Path, previous: Path) -> None:
+    """Give the file at ``path`` a second name, in place of what had that name before."""
+    second = previous.with_name(f"{previous.name}{TEMPORARY_MARK}{os.getpid()}")
+    second.unlink(missing_ok=True)
+    try:
+        second.hardlink_to(path)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, second)
+    second.replace(previous)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` as JSON, atomically. NaN and infinity are refused: JSON has neither."""
+    text = json.dumps(content, indent=1, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> list[Path]:
+    """Remove the temporary files that a killed writer left in ``folder``; return them."""
+    leftovers = sorted(folder.glob(f"*{TEMPORARY_MARK}*"))
+    for leftover in leftovers:
+        leftover.unlink(missing_ok=True)
+    return leftovers
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of ``content`` as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_values(values: Any) -> str:
+    """Return the SHA-256 of plain values (dict, list, str, number): key order does not matter."""
+    return digest(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
+
+
+_END_OF_ZIP = b"PK\x05\x06"
+_SEAL = b"outlast sha256 "
+
+
+def seal(archive: bytes) -> bytes:
+    """Return a zip archive (what ``torch.save`` writes) with the digest of its bytes inside.
+
+    The digest becomes the archive's comment, which every zip reader skips: ``torch.load`` reads
+    the sealed file as before. No torch needed here.
+    """
+    assert archive[-22:-18] == _END_OF_ZIP, "a zip archive without a comment is needed"
+    comment = _SEAL + hashlib.sha256(archive).hexdigest().encode()
+    return archive[:-2] + len(comment).to_bytes(2, "little") + comment
+
+
+def is_intact(sealed: bytes) -> bool:
+    """Tell whether ``sealed`` is what :func:`seal` made, to the last bit."""
+    size = len(_SEAL) + 64
+    archive, comment = sealed[:-size], sealed[-size:]
+    if not comment.startswith(_SEAL) or archive[-2:] != size.to_bytes(2, "little"):
+        return False
+    original = hashlib.sha256(archive[:-2])
+    original.update(b"\0\0")
+    return original.hexdigest().encode() == comment[len(_SEAL) :]

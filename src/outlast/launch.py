@@ -1,0 +1,61 @@
+"""A plugin of torchrun (`--logs-specs outlast`): a clear line instead of its traceback.
+
+torchrun raises an exception of its own when a signal stops it and when a rank ends with an
+error. Both are ordinary here, and the ranks have said why. It is also where torchrun learns to
+pass on SIGUSR1 and SIGUSR2, which would end it at once and leave the ranks behind.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from types import TracebackType
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+FORWARDED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+
+
+class QuietLogsSpecs(DefaultLogsSpecs):
+    """Where torchrun puts the output of the ranks: as by default, on its own."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Prepare this torchrun, just before it starts the ranks and installs its handlers."""
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = FORWARDED
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        sys.excepthook = _explain
+        return super().reify(envs)
+
+
+def _explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, SignalException):
+        print(f"torchrun: stopped by {signal.Signals(error.sigval).name}", flush=True)
+    elif isinstance(error, ChildFailedError):
+        rank, failure = error.get_first_failure()
+        print(f"torchrun: rank {rank} {_ending(failure.exitcode)}", flush=True)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"
+
+
+def die_with_parent() -> None:
+    """End this rank when its torchrun is gone (Linux).
+
+    The ranks are in sessions of their own: a SIGKILL of torchrun would leave them training, and
+    the retry would be a second writer beside them.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ or sys.platform != "linux":
+        return
+    parent = os.getppid()
+    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:  # it died before we had asked
+        os.kill(os.getpid(), signal.SIGKILL)

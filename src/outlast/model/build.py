@@ -1,0 +1,138 @@
+"""From `model:` of the experiment file to a module: built-in, the user's own, or a library's."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outlast.config import ModelSection
+from outlast.errors import ModelError
+from outlast.files import digest
+from outlast.model.networks import BUILT_IN
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def build_network(section: ModelSection, row_shapes: Shapes, num_outputs: int) -> nn.Module:
+    """Build the network and try it on two rows.
+
+    Args:
+        section: Name or import path, and the options for its constructor.
+        row_shapes: Input name -> shape of one row, in the order of ``forward``.
+        num_outputs: Logits per row that the loss needs.
+
+    Raises:
+        ModelError: It cannot be imported or built, or does not give that many logits.
+    """
+    constructor = _find(section.network)
+    arguments = _offered(constructor, row_shapes, num_outputs) | section.options
+    try:
+        network = constructor(**arguments)
+    except Exception as error:
+        raise ModelError(
+            f"model.network: {section.network} cannot be built with {arguments}: {error};"
+            f" its signature is {inspect.signature(constructor)}: correct model.options"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ModelError(f"model.network: {section.network} gives no torch.nn.Module")
+    _try(network, section.network, row_shapes, num_outputs)
+    return network
+
+
+def source_digest(network: str) -> str:
+    """Return a digest of the code that defines a network; empty for the built-in ones.
+
+    Of the syntax tree: comments and layout do not count.
+    """
+    if network in BUILT_IN:
+        return ""
+    file = inspect.getsourcefile(sys.modules[_find(network).__module__])
+    if file is None:
+        return ""
+    return digest(ast.dump(ast.parse(Path(file).read_text())).encode())
+
+
+def _find(network: str) -> Callable[..., Any]:
+    if network in BUILT_IN:
+        return BUILT_IN[network]
+    place, _, name = network.rpartition(":")
+    try:
+        module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    except Exception as error:
+        raise ModelError(
+            f"model.network: {network} cannot be imported: {type(error).__name__}: {error};"
+            " file.py:Class is looked for from the folder of the Snakefile, module:Class among the"
+            " installed packages"
+        ) from error
+    if not hasattr(module, name):
+        raise ModelError(f"model.network: {place} has no {name}; check the name after the colon")
+    return getattr(module, name)  # type: ignore[no-any-return]
+
+
+def _import_module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = "outlast_user_" + digest(str(path.resolve()).encode())[:12]
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "the ending .py was checked"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _offered(
+    constructor: Callable[..., Any], row_shapes: Shapes, num_outputs: int
+) -> dict[str, Any]:
+    """Return those facts about the data that the constructor asks for by name."""
+    shapes = [tuple(shape) for shape in row_shapes.values()]
+    facts: dict[str, Any] = {
+        "input_shapes": shapes,
+        "input_shape": shapes[0],
+        "num_inputs": math.prod(shapes[0]),
+        "in_features": math.prod(shapes[0]),
+        "in_channels": shapes[0][0] if len(shapes[0]) > 1 else 1,
+        "num_outputs": num_outputs,
+        "num_classes": num_outputs,
+    }
+    asked = inspect.signature(constructor).parameters
+    return {name: fact for name, fact in facts.items() if name in asked}
+
+
+def _try(network: nn.Module, name: str, row_shapes: Shapes, num_outputs: int) -> None:
+    rows = [torch.zeros(2, *shape) for shape in row_shapes.values()]
+    training = network.training
+    try:
+        with torch.no_grad():
+            logits = network.eval()(*rows)
+    except Exception as error:
+        shapes = {key: tuple(shape) for key, shape in row_shapes.items()}
+        raise ModelError(
+            f"model.network: {name} fails on rows of shape {shapes}: {error};"
+            " correct model.options, data.inputs or its forward()"
+        ) from error
+    network.train(training)
+    wanted = [(2, num_outputs)] + ([(2,)] if num_outputs == 1 else [])
+    if not isinstance(logits, Tensor) or tuple(logits.shape) not in wanted:
+        shown = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(
+            f"model.network: {name} gives {shown} for a batch of 2, and this loss needs"
+            f" {wanted[0]}; take num_outputs in its constructor, or choose loss.name to fit"
+        )

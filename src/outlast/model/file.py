@@ -1,0 +1,89 @@
+"""model_best.pt: all that is needed to predict, in one file of tensors and plain values."""
+
+import io
+import platform
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outlast.config import ModelSection
+from outlast.errors import CheckpointError
+from outlast.files import is_intact, seal, write_atomically
+from outlast.model.build import build_network
+
+MODEL_BEST = "model_best.pt"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": str(np.__version__),
+    }
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What model_best.pt holds.
+
+    Attributes:
+        weights: State dict of the network, plain names, on the CPU.
+        config: Sections data, model, loss and training of the run, plain values.
+        classes: Name of each class index.
+        row_shapes: Input name -> shape of one row, in the order of ``forward``.
+        num_outputs: Logits per row: 1 for a binary loss.
+        normalization: For ``Normalization.from_state``.
+        best: Epoch (from 1) and metrics of the weights.
+        fingerprint: Of the run's recipe.
+        versions: Of Python, torch, numpy at the time of training.
+    """
+
+    weights: dict[str, Tensor]
+    config: dict[str, Any]
+    classes: list[str]
+    row_shapes: dict[str, list[int]]
+    num_outputs: int
+    normalization: dict[str, Any]
+    best: dict[str, Any]
+    fingerprint: str
+    versions: dict[str, str] = field(default_factory=versions)
+
+    def save(self, path: Path) -> None:
+        """Write the file atomically, with its digest."""
+        buffer = io.BytesIO()
+        # not asdict(): it would copy every tensor
+        torch.save({item.name: getattr(self, item.name) for item in fields(self)}, buffer)
+        write_atomically(path, seal(buffer.getvalue()))
+
+    def build(self) -> nn.Module:
+        """Return the network with these weights, in evaluation mode."""
+        section = ModelSection.model_validate(self.config["model"])
+        network = build_network(section, self.row_shapes, self.num_outputs)
+        network.load_state_dict(self.weights, strict=True)
+        return network.eval()
+
+
+def load_model_file(path: Path) -> ModelFile:
+    """Read a model file. No code in it can run (``weights_only``).
+
+    Raises:
+        CheckpointError: It is absent, truncated, altered, or no model file.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    if not is_intact(content):
+        raise CheckpointError(
+            f"{path}: truncated or altered (its digest does not fit); train the run again, or copy"
+            " the file anew"
+        )
+    values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    if not isinstance(values, dict) or set(values) != {item.name for item in fields(ModelFile)}:
+        raise CheckpointError(f"{path}: no model file of this version of outlast")
+    return ModelFile(**values)

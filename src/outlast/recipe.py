@@ -1,0 +1,74 @@
+"""The recipe of a run: everything that shapes its numbers, and the fingerprint of that.
+
+A state file continues only under the fingerprint that it was made with. Paths, ranks, threads,
+intervals and names are no part of it; content is.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from outlast.config import Config
+from outlast.files import digest_values
+
+Recipe = dict[str, Any]
+
+# How long a run lasts, not what it computes: train.stopping decides whether a state may go on.
+STOPPING_KEYS = frozenset({"training.epochs", "training.early_stopping_patience"})
+# Where the rows come from. Their content is in the recipe as the fact `data.content`.
+SOURCE_KEYS = frozenset({"data.source", "data.inputs", "data.label"})
+
+
+def recipe(config: Config, facts: Mapping[str, Any]) -> Recipe:
+    """Return what shapes the numbers of a run, flat: dotted key -> plain value.
+
+    Args:
+        config: The run's config.
+        facts: Dotted keys that only data or code can tell, such as ``data.content``. They
+            replace config values of the same key (``loss.name: auto`` becomes ``bce``).
+    """
+    sections = config.model_dump(mode="json", include={"data", "model", "loss", "training"})
+    keys = _flatten(sections) | dict(facts)
+    for key in _idle_keys(config) | SOURCE_KEYS:
+        keys.pop(key, None)
+    return dict(sorted(keys.items()))
+
+
+def fingerprint(keys: Recipe) -> str:
+    """Return the SHA-256 of a recipe as hexadecimal digits."""
+    return digest_values(keys)
+
+
+def changed_keys(old: Recipe, new: Recipe) -> list[str]:
+    """Name the keys in which two recipes differ, each with both values."""
+    return [
+        f"{key} ({_shown(old.get(key))} -> {_shown(new.get(key))})"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _idle_keys(config: Config) -> frozenset[str]:
+    """Name the keys that have no effect under this config."""
+    training = config.training
+    idle = set(STOPPING_KEYS)
+    if training.scheduler.name == "cosine":
+        idle.discard("training.epochs")
+    if training.scheduler.name != "reduce_on_plateau":
+        idle |= {"training.scheduler.patience", "training.scheduler.factor"}
+    if training.optimizer != "sgd":
+        idle.add("training.momentum")
+    return frozenset(idle)
+
+
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, Mapping) or not values:
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:12]}..."

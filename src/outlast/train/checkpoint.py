@@ -1,0 +1,106 @@
+"""model_resume.pt: written atomically, verified before it is parsed, bound to its recipe.
+
+Not a declared output on purpose: Snakemake deletes the declared outputs of a failed job.
+"""
+
+import io
+from pathlib import Path
+
+import torch
+
+from outlast.files import digest, is_intact, remove_leftovers, seal, write_atomically
+from outlast.recipe import Recipe, changed_keys, fingerprint
+from outlast.train.state import FORMAT, SavedState
+
+MODEL_RESUME = "model_resume.pt"
+MODEL_RESUME_PREVIOUS = "model_resume.prev.pt"
+
+
+class Checkpoints:
+    """The state files of one run folder. Only rank 0 has one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Name the files."""
+        self.folder = folder
+        self.current = folder / MODEL_RESUME
+        self.previous = folder / MODEL_RESUME_PREVIOUS
+
+    def save(self, state: SavedState) -> int:
+        """Write the state, keep the one before as the previous generation; return its bytes.
+
+        Raises:
+            OSError: Not written; the old state is intact.
+        """
+        buffer = io.BytesIO()
+        torch.save(state.as_dict(), buffer)
+        content = seal(buffer.getvalue())
+        write_atomically(self.current, content, previous=self.previous)
+        return len(content)
+
+    def load(self, recipe: Recipe) -> tuple[SavedState | None, list[str]]:
+        """Find the state to continue from.
+
+        What cannot be used is set aside under a telling name, never deleted and never loaded.
+
+        Returns:
+            The state, or None for a fresh start; and lines that tell the user what happened.
+        """
+        remove_leftovers(self.folder)
+        notes: list[str] = []
+        for path in (self.current, self.previous):
+            state = self._read(path, notes)
+            if state is None:
+                continue
+            if path == self.previous:
+                notes.append(f"continuing from the previous generation, {path.name}")
+            if state.recipe == recipe:
+                return state, notes
+            notes.append(self.set_aside(state, changed_keys(state.recipe, recipe)))
+            break
+        else:
+            if notes:
+                notes.append("no good state is left: starting over")
+        return self._recall(recipe, notes), notes
+
+    def set_aside(self, state: SavedState, reasons: list[str]) -> str:
+        """Rename the state files after their fingerprint; return a line that says so and why."""
+        name = self._name_for(state.recipe)
+        if self.current.exists():
+            # first: a kill in between must not leave an old generation to fall back to
+            self.previous.unlink(missing_ok=True)
+            self.current.replace(name)
+        else:
+            self.previous.replace(name)
+        return f"changed: {', '.join(reasons)}; old state kept as {name.name}, starting fresh"
+
+    def _recall(self, recipe: Recipe, notes: list[str]) -> SavedState | None:
+        """Take back a state that was set aside, when the config is changed back to its recipe."""
+        name = self._name_for(recipe)
+        state = self._read(name, notes)
+        if state is None or state.recipe != recipe:
+            return None
+        name.replace(self.current)
+        notes.append(f"{name.name} was made with this very recipe: taking it back")
+        return state
+
+    def _name_for(self, recipe: Recipe) -> Path:
+        return self.folder / f"model_resume.{fingerprint(recipe)[:12]}.pt"
+
+    def _read(self, path: Path, notes: list[str]) -> SavedState | None:
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        problem = "truncated or altered"
+        if is_intact(content):
+            try:
+                values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+                if values.get("format") == FORMAT:
+                    return SavedState(**values)
+                problem = f"of format {values.get('format')}, this version reads {FORMAT}"
+            except Exception as error:  # intact, and yet not ours
+                problem = f"no state of outlast ({type(error).__name__})"
+        aside = path.with_name(f"model_resume.damaged-{digest(content)[:12]}.pt")
+        path.replace(aside)
+        notes.append(f"{path.name} is {problem}: set aside as {aside.name}")
+        return None

@@ -1,0 +1,83 @@
+"""All gradients of a model in one flat buffer, summed over the ranks by one all-reduce.
+
+Not DistributedDataParallel: it lays its buckets out anew after the first step of a process, the
+ring then adds three or more ranks in another order, and a resumed run differs in the last bit
+(docs/adr/0001-own-gradient-reduction.md has the measurement).
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from outlast.distributed import Distributed
+
+
+class FlatGradients:
+    """Gradients of one model as views into flat buffers, one per dtype.
+
+    Backward adds into the views; parts of an accumulated batch and ranks with an empty share need
+    no special care. A parameter that no row uses has a zero gradient on every number of ranks.
+    """
+
+    def __init__(self, model: nn.Module, distributed: Distributed) -> None:
+        """Give every trained parameter its place. The model must be on its device already."""
+        self._distributed = distributed
+        self._gradients = _allocate_views(model.parameters())
+        self._buffers = [buffer for buffer in model.buffers() if buffer.numel() > 0]
+
+    def zero(self) -> None:
+        """Forget the last step."""
+        for flat in self._gradients:
+            flat.zero_()
+
+    def reduce(self) -> None:
+        """Sum the gradients over the ranks; floating buffers become those of rank 0.
+
+        Rank 0's buffers travel in the same message, against zeros of the others: a running
+        mean must not depend on which ranks were alive when the state was saved.
+        """
+        if self._distributed.world_size == 1:
+            return
+        for flat in self._gradients:
+            buffers = [b for b in self._buffers if b.dtype == flat.dtype]
+            pieces = [b.reshape(-1) for b in buffers]
+            if not self._distributed.is_main:
+                pieces = [torch.zeros_like(piece) for piece in pieces]
+            message = torch.cat([flat, *pieces]) if pieces else flat
+            self._distributed.sum_(message)
+            if pieces:
+                flat.copy_(message[: flat.numel()])
+                _scatter(message[flat.numel() :], buffers)
+
+    def sync_buffers(self) -> None:
+        """Give every rank the buffers of rank 0, counters included (before validation)."""
+        if self._distributed.world_size == 1:
+            return
+        for buffer in self._buffers:
+            if not self._distributed.is_main:
+                buffer.zero_()
+            self._distributed.sum_(buffer)
+
+
+def _allocate_views(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    flats = []
+    for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
+        group = [parameter for parameter in trained if parameter.dtype == dtype]
+        size = sum(parameter.numel() for parameter in group)
+        flat = torch.zeros(size, dtype=dtype, device=group[0].device)
+        offset = 0
+        for parameter in group:
+            view = flat[offset : offset + parameter.numel()]
+            parameter.grad = view.view_as(parameter)
+            offset += parameter.numel()
+        flats.append(flat)
+    return flats
+
+
+def _scatter(message: Tensor, tensors: list[Tensor]) -> None:
+    offset = 0
+    for tensor in tensors:
+        tensor.copy_(message[offset : offset + tensor.numel()].view_as(tensor))
+        offset += tensor.numel()

@@ -1,0 +1,35 @@
+"""Signals: the handler sets a flag, nothing else. No torch here: it is installed before imports."""
+
+import os
+import signal
+import time
+from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+# One request may arrive twice: from the terminal or SLURM, and again through torchrun.
+SAME_REQUEST_S = 2.0
+
+
+class Interrupt:
+    """Remembers that this process was asked to stop.
+
+    The loop looks at :attr:`received` at each step boundary. Saving inside a handler would
+    deadlock on whatever the interrupted code holds (Lightning issue 21406).
+    """
+
+    def __init__(self) -> None:
+        """Nothing received yet."""
+        self.received: signal.Signals | None = None
+        self._first = 0.0
+
+    def install(self) -> "Interrupt":
+        """Take over the signals of this process. Main thread only."""
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received, self._first = signal.Signals(number), time.monotonic()
+        elif time.monotonic() - self._first > SAME_REQUEST_S:
+            os._exit(128 + number)  # a second request: leave at once

@@ -1,0 +1,102 @@
+"""status.json and attempts.jsonl: what a run is doing, and a line for each attempt behind it.
+
+Neither is a declared output or a `log:`: Snakemake deletes those, or empties them, at a retry.
+A killed attempt cannot write its own line; the next one writes it, from the last sign of life.
+"""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from outlast.files import write_json
+
+STATUS_JSON = "status.json"
+ATTEMPTS_JSONL = "attempts.jsonl"
+SIGN_OF_LIFE_S = 5.0
+
+
+class Ledger:
+    """Writes for one attempt; only rank 0 has one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Close the book on a killed attempt, if there was one; number this one."""
+        self._status_file = folder / STATUS_JSON
+        self._attempts_file = folder / ATTEMPTS_JSONL
+        self.attempts = self._read_attempts()
+        last = self._read_status()
+        if last is not None and last["state"] == "running":
+            self._append({**last, "state": "killed"})
+        self._status: dict[str, Any] = {
+            "attempt": len(self.attempts) + 1,
+            "state": "running",
+            "host": socket.gethostname(),
+            "job": os.environ.get("SLURM_JOB_ID"),
+            "pid": os.getpid(),
+            "started": time.time(),
+            "updated": time.time(),
+            "from_epoch": None,
+            "from_step": None,
+            "epoch": None,
+            "step": None,
+        }
+        self._write()
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds of all attempts, this one included."""
+        ended = sum(line["updated"] - line["started"] for line in self.attempts)
+        return float(ended) + time.time() - float(self._status["started"])
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Note where this attempt starts: epochs finished, steps done in the current one."""
+        self._status |= {"from_epoch": epoch, "from_step": step}
+        self.update(epoch, step)
+
+    def update(self, epoch: int, step: int) -> None:
+        """Give a sign of life, at most every few seconds."""
+        first = self._status["epoch"] is None
+        self._status |= {"epoch": epoch, "step": step}
+        if first or time.time() - self._status["updated"] >= SIGN_OF_LIFE_S:
+            self._write()
+
+    def end(self, state: str, reason: str = "") -> None:
+        """Close this attempt: completed, interrupted or failed, and why."""
+        self._status |= {"state": state, "reason": reason}
+        self._write()
+        self._append(self._status)
+
+    def _write(self) -> None:
+        self._status["updated"] = time.time()
+        write_json(self._status_file, self._status)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self._attempts_file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        self.attempts.append(line)
+
+    def _read_status(self) -> dict[str, Any] | None:
+        try:
+            status: dict[str, Any] = json.loads(self._status_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        # a kill between the two writes of `end` leaves a closed status without its line
+        numbers = {line["attempt"] for line in self.attempts}
+        if status["state"] != "running" and status["attempt"] not in numbers:
+            self._append(status)
+        return status if status["attempt"] not in numbers else None
+
+    def _read_attempts(self) -> list[dict[str, Any]]:
+        try:
+            text = self._attempts_file.read_text()
+        except FileNotFoundError:
+            return []
+        lines = []
+        for line in text.splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:  # cut off by a kill: that attempt is known from the status
+                continue
+        return lines

@@ -1,0 +1,38 @@
+"""The lines of the log, as text."""
+
+from outlast.train.history import Row
+
+_SHOWN = (
+    ("val_loss", "loss"),
+    ("val_acc", "acc"),
+    ("val_f1", "f1"),
+    ("val_auc", "auc"),
+)
+
+
+def epoch_line(row: Row, epochs: int, metric: str, base_rate: float) -> str:
+    """Return the line of one epoch; ``[*]`` stands behind the selection metric."""
+    parts = [
+        f"epoch {row['epoch']}/{epochs}",
+        f"train loss {_number(row['train_loss'])} acc {_number(row['train_acc'])}",
+    ]
+    # an undefined F1 or AUROC still has an accuracy beside it
+    if row["val_acc"] is not None:
+        shown = [
+            f"{word} {_number(row[key])}{' [*]' if key == metric else ''}" for key, word in _SHOWN
+        ]
+        parts.append(f"val {' '.join(shown)}")
+    rate = row["learning_rate"]
+    if rate != base_rate:
+        parts.append(f"lr {rate:.3g}")
+    return " | ".join(parts)
+
+
+def best_line(row: Row, metric: str) -> str:
+    """Return the line of a new best."""
+    return f"new best: epoch {row['epoch']}, {metric} {_number(row['val_selection'])}"
+
+
+def _number(value: float | int | None) -> str:
+    # an undefined metric is shown as 0.0; the history says null
+    return f"{value or 0.0:.4f}"

@@ -1,0 +1,73 @@
+"""The declared outputs of a run: model_best.pt and history.json."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlast.config import Config
+from outlast.data.store import DataSet
+from outlast.files import write_json
+from outlast.model.file import MODEL_BEST, ModelFile
+from outlast.objective.objective import Objective
+from outlast.recipe import Recipe, fingerprint
+from outlast.train.history import HISTORY_JSON
+from outlast.train.state import RunState
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Writes the outputs of one run from its state; as often as they are missing."""
+
+    folder: Path
+    data: DataSet
+    objective: Objective
+    config: Config
+    recipe: Recipe
+    metric: str
+
+    def write_model(self, run: RunState) -> None:
+        """Write model_best.pt."""
+        sections = {"data", "model", "loss", "training"}
+        ModelFile(
+            weights=run.best_weights,
+            config=self.config.model_dump(mode="json", include=sections),
+            classes=self.data.classes,
+            row_shapes={name: list(shape) for name, shape in self.data.row_shapes.items()},
+            num_outputs=self.objective.num_outputs,
+            normalization=self.data.normalization.state(),
+            best=self._best(run),
+            fingerprint=fingerprint(self.recipe),
+        ).save(self.folder / MODEL_BEST)
+
+    def history(
+        self, run: RunState, stopped: str, attempts: int, worked_seconds: float
+    ) -> dict[str, Any]:
+        """Return the content of history.json.
+
+        Args:
+            run: At its end.
+            stopped: ``completed`` or ``early_stopping``.
+            attempts: Starts of this run, this one included.
+            worked_seconds: Wall time of all of them.
+        """
+        kept = sum(run.history.column("seconds"))
+        return {
+            **run.history.columns(),
+            "best": self._best(run),
+            "selection_metric": self.metric,
+            "stopped": stopped,
+            "fingerprint": fingerprint(self.recipe),
+            "attempts": attempts,
+            "kept_seconds": kept,
+            "lost_seconds": max(0.0, worked_seconds - kept),
+        }
+
+    def write_history(self, content: dict[str, Any]) -> None:
+        """Write history.json."""
+        write_json(self.folder / HISTORY_JSON, content)
+
+    def _best(self, run: RunState) -> dict[str, Any]:
+        """Return epoch and metrics of the best weights; the last epoch without validation."""
+        epoch = run.selection.best_epoch or len(run.history)
+        row = run.history.rows[epoch - 1]
+        return {key: row[key] for key in row if key == "epoch" or key.startswith("val_")}

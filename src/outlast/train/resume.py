@@ -1,0 +1,58 @@
+"""Going on where a kill left a run: rank 0 decides from the files, and tells the others."""
+
+import logging
+from dataclasses import replace
+
+from outlast.distributed import Distributed
+from outlast.recipe import Recipe
+from outlast.train.checkpoint import Checkpoints
+from outlast.train.selection import StoppingRule
+from outlast.train.state import RunState, SavedState
+
+log = logging.getLogger("outlast")
+
+
+def resume(
+    run: RunState,
+    checkpoints: Checkpoints,
+    recipe: Recipe,
+    rule: StoppingRule,
+    distributed: Distributed,
+) -> None:
+    """Bring ``run`` to the last saved state of its recipe; leave it as it is when there is none.
+
+    Ranks never look at the files themselves: on a network file system one may see what another
+    does not, and they would train apart in silence.
+    """
+    saved = _find(run, checkpoints, recipe, rule) if distributed.is_main else None
+    best_weights = saved.best_weights if saved else {}
+    # the other ranks never write a model: spare them the best weights
+    saved = distributed.broadcast(replace(saved, best_weights={}) if saved else None)
+    if saved is None:
+        # equal by their seed already, unless the network draws from a source that we do not seed
+        run.model.load_state_dict(distributed.broadcast(run.model.state_dict()))
+        return
+    run.restore(replace(saved, best_weights=best_weights))
+
+
+def _find(
+    run: RunState, checkpoints: Checkpoints, recipe: Recipe, rule: StoppingRule
+) -> SavedState | None:
+    saved, notes = checkpoints.load(recipe)
+    for note in notes:
+        log.info("%s", note)
+    if saved is None:
+        return None
+    values = [row["val_selection"] for row in saved.history]
+    if not rule.allows(values, run.selection.lower_is_better):
+        reason = (
+            f"training.epochs ({rule.epochs}) or training.early_stopping_patience"
+            f" ({rule.patience}) ends before the {saved.epoch} epochs trained so far"
+        )
+        log.info("%s", checkpoints.set_aside(saved, [reason]))
+        return None
+    if rule.reason(saved.epoch, saved.selection["epochs_since_best"]):
+        log.info("already complete: %d epochs; writing the outputs from the state", saved.epoch)
+    else:
+        log.info("resumed: epoch %d, after step %d", saved.epoch + 1, saved.step)
+    return saved

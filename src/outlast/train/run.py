@@ -1,0 +1,112 @@
+"""One attempt of one run: build the parts from the config, train, and return an exit code."""
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from outlast.config import Config, TrainingSection
+from outlast.data.store import open_data
+from outlast.distributed import Distributed, process_group
+from outlast.errors import InterruptedRunError, OutlastError
+from outlast.model.build import build_network
+from outlast.objective.objective import build_objective
+from outlast.train.interrupt import Interrupt
+from outlast.train.progress import reporting
+from outlast.train.seeding import seed_everything
+from outlast.train.trainer import Trainer
+
+log = logging.getLogger("outlast")
+
+# sysexits.h: EX_TEMPFAIL, "try again". torchrun turns it into 1; status.json keeps the reason.
+EXIT_INTERRUPTED = 75
+
+
+def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interrupt) -> int:
+    """Train one run, or go on with it.
+
+    Args:
+        config: Of this run, without a sweep.
+        data_folder: What ``prepare`` made.
+        folder: Of the run; created if it is missing.
+        interrupt: Installed already, so that a signal during the imports is not lost.
+
+    Returns:
+        Exit code: 0 finished, 75 interrupted and saved, 1 failed. All but 0 have said why.
+    """
+    torch.set_num_threads(config.launch.threads)
+    is_main = os.environ.get("RANK", "0") == "0"
+    folder.mkdir(parents=True, exist_ok=True)
+    with reporting(folder, is_main) as progress:
+        try:
+            with process_group(config.launch.device) as ranks:
+                trainer = _build_everywhere(config, data_folder, folder, interrupt, ranks)
+                training = config.training
+                trainer.train(training.epochs, training.early_stopping_patience, progress)
+        except InterruptedRunError as error:
+            if is_main:
+                log.warning("%s: %s", _name_of(interrupt), error)
+            return EXIT_INTERRUPTED
+        except OutlastError as error:
+            if is_main:
+                log.error("error: %s", error)
+            return 1
+    return 0
+
+
+def _build_everywhere(
+    config: Config, data_folder: Path, folder: Path, interrupt: Interrupt, ranks: Distributed
+) -> Trainer:
+    """Build the trainer on every rank, or raise the same error on every rank."""
+    trainer, error = None, None
+    try:
+        trainer = _build(config, data_folder, folder, interrupt, ranks)
+    except OutlastError as problem:
+        error = problem
+    # a rank that fails alone would leave the others waiting in their first collective
+    first = next((problem for problem in ranks.gather(error) if problem is not None), None)
+    if first is not None:
+        raise first
+    assert trainer is not None, "no rank has failed"
+    return trainer
+
+
+def _build(
+    config: Config, data_folder: Path, folder: Path, interrupt: Interrupt, ranks: Distributed
+) -> Trainer:
+    data = open_data(data_folder)
+    objective = build_objective(config.loss, data.classes)
+    seed_everything(config.training.seed, ranks.device)
+    model = build_network(config.model, data.row_shapes, objective.num_outputs)
+    if ranks.device.type == "cuda" and ranks.world_size > 1:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = model.to(ranks.device)
+    return Trainer(
+        model=model,
+        data=data,
+        objective=objective,
+        optimizer=build_optimizer(config.training, model),
+        config=config,
+        folder=folder,
+        distributed=ranks,
+        interrupt=interrupt,
+    )
+
+
+def build_optimizer(section: TrainingSection, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer that the config names, in its fused form: one kernel per step."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    lr, weight_decay = section.learning_rate, section.weight_decay
+    if section.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=lr, momentum=section.momentum, weight_decay=weight_decay, fused=True
+        )
+    kind = torch.optim.AdamW if section.optimizer == "adamw" else torch.optim.Adam
+    return kind(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+
+
+def _name_of(interrupt: Interrupt) -> str:
+    # another rank may have got the signal
+    return interrupt.received.name if interrupt.received else "signal on another rank"

@@ -1,0 +1,123 @@
+"""The learning rate of each epoch. `none` and `cosine` are pure functions; plateau has a state."""
+
+import math
+from typing import Any, Protocol
+
+from outlast.config import TrainingSection
+from outlast.train.selection import is_better
+
+COSINE_FLOOR = 1e-6
+
+
+class Schedule(Protocol):
+    """Gives a rate per epoch, and may watch the selection metric."""
+
+    def rate(self, epoch: int) -> float:
+        """Return the learning rate of ``epoch`` (from 0)."""
+        ...
+
+    def observe(self, value: float | None) -> None:
+        """Take note of the selection metric after an epoch. None: undefined or no validation."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain values for the state file."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        ...
+
+
+class _Stateless:
+    def observe(self, value: float | None) -> None:
+        """Nothing to note."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
+class Constant(_Stateless):
+    """The base rate, always."""
+
+    def __init__(self, base: float) -> None:
+        """Keep the base rate."""
+        self._base = base
+
+    def rate(self, epoch: int) -> float:
+        """Return the base rate."""
+        return self._base
+
+
+class Cosine(_Stateless):
+    """Half a cosine from the base rate towards 1e-6 of it (Loshchilov and Hutter 2017, eq. 5)."""
+
+    def __init__(self, base: float, epochs: int) -> None:
+        """Keep base rate and length."""
+        self._base, self._epochs = base, epochs
+
+    def rate(self, epoch: int) -> float:
+        """Return floor + (base - floor) (1 + cos(pi epoch / epochs)) / 2."""
+        floor = COSINE_FLOOR * self._base
+        progress = min(epoch / self._epochs, 1.0)
+        return floor + (self._base - floor) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class ReduceOnPlateau:
+    """Multiply the rate when the selection metric has stood still.
+
+    Better means strictly better, without a threshold: a flat metric does fire. An undefined
+    value is no improvement.
+    """
+
+    def __init__(self, base: float, *, factor: float, patience: int, lower_is_better: bool) -> None:
+        """Keep the settings; no value seen yet."""
+        self._base, self._factor, self._patience = base, factor, patience
+        self._lower_is_better = lower_is_better
+        self._best: float | None = None
+        self._bad_epochs = self._reductions = 0
+
+    def rate(self, epoch: int) -> float:
+        """Return base x factor^reductions so far."""
+        return self._base * self._factor**self._reductions
+
+    def observe(self, value: float | None) -> None:
+        """Count an epoch without improvement; reduce when there are more than ``patience``."""
+        if is_better(value, self._best, self._lower_is_better):
+            self._best, self._bad_epochs = value, 0
+            return
+        self._bad_epochs += 1
+        if self._bad_epochs > self._patience:
+            self._reductions, self._bad_epochs = self._reductions + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters and the best value."""
+        return {
+            "best": self._best,
+            "bad_epochs": self._bad_epochs,
+            "reductions": self._reductions,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self._best, self._bad_epochs = state["best"], state["bad_epochs"]
+        self._reductions = state["reductions"]
+
+
+def build_schedule(section: TrainingSection, lower_is_better: bool) -> Schedule:
+    """Choose the schedule that the config names."""
+    scheduler, base = section.scheduler, section.learning_rate
+    if scheduler.name == "cosine":
+        return Cosine(base, section.epochs)
+    if scheduler.name == "reduce_on_plateau":
+        return ReduceOnPlateau(
+            base,
+            factor=scheduler.factor,
+            patience=scheduler.patience,
+            lower_is_better=lower_is_better,
+        )
+    return Constant(base)

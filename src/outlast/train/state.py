@@ -1,0 +1,149 @@
+"""What must survive a kill: the live parts of a run, and what the state file holds of them."""
+
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import nn
+
+from outlast.recipe import Recipe
+from outlast.train.history import History
+from outlast.train.meter import Meter
+from outlast.train.schedule import Schedule
+from outlast.train.selection import Selection
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The content of model_resume.pt: tensors and plain values only.
+
+    Randomness is not in it: order, dropout and initial weights are pure functions of
+    (seed, epoch, step, rank).
+
+    Attributes:
+        format: Version of this list.
+        recipe: What shapes the numbers; another recipe is another run.
+        epoch: Epochs finished, validation included.
+        step: Steps done in the current epoch; when all are done, validation comes next.
+        train_seconds: Time spent on the steps of the current epoch, over all attempts.
+        weights: State dict of the network.
+        best_weights: The same at the best epoch; empty before the first one.
+        optimizer: State dict.
+        schedule: State dict.
+        selection: State dict.
+        sums: Running sums of the current epoch, one list per rank.
+        history: Rows of the finished epochs.
+    """
+
+    format: int
+    recipe: Recipe
+    epoch: int
+    step: int
+    train_seconds: float
+    weights: dict[str, Any]
+    best_weights: dict[str, Any]
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any]
+    selection: dict[str, Any]
+    sums: list[list[float]]
+    history: list[dict[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, without copying tensors."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+@dataclass
+class Position:
+    """Where a run is.
+
+    Attributes:
+        epoch: Epochs finished.
+        step: Steps done in the current epoch.
+        train_seconds: Time spent on these steps.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    train_seconds: float = 0.0
+
+
+class Stopwatch:
+    """Adds the time since it was started to a position; does nothing while it is stopped."""
+
+    def __init__(self) -> None:
+        """Stopped."""
+        self._started: float | None = None
+
+    def start(self) -> None:
+        """Start from now."""
+        self._started = time.perf_counter()
+
+    def read(self, position: Position) -> None:
+        """Book the time until now, and go on."""
+        if self._started is not None:
+            now = time.perf_counter()
+            position.train_seconds += now - self._started
+            self._started = now
+
+    def stop(self, position: Position) -> None:
+        """Book the time until now, and stop."""
+        self.read(position)
+        self._started = None
+
+
+@dataclass
+class RunState:
+    """The live parts of a run that a state file must bring back, and nothing else."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    selection: Selection
+    meter: Meter
+    history: History
+    position: Position
+    best_weights: dict[str, Any]
+
+    def capture(self, recipe: Recipe) -> SavedState:
+        """Return what a state file must hold. Collective: every rank must call it."""
+        return SavedState(
+            format=FORMAT,
+            recipe=recipe,
+            epoch=self.position.epoch,
+            step=self.position.step,
+            train_seconds=self.position.train_seconds,
+            weights=self.model.state_dict(),
+            best_weights=self.best_weights,
+            optimizer=self.optimizer.state_dict(),
+            schedule=self.schedule.state_dict(),
+            selection=self.selection.state_dict(),
+            sums=self.meter.state(),
+            history=self.history.rows,
+        )
+
+    def restore(self, saved: SavedState) -> None:
+        """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
+        self.model.load_state_dict(saved.weights, strict=True)
+        self.optimizer.load_state_dict(saved.optimizer)
+        self.schedule.load_state_dict(saved.schedule)
+        self.selection.load_state_dict(saved.selection)
+        self.meter.load(saved.sums)
+        self.history.rows = saved.history
+        self.position = Position(saved.epoch, saved.step, saved.train_seconds)
+        self.best_weights = saved.best_weights
+
+    def keep_best(self) -> None:
+        """Remember the weights as they are now."""
+        self.best_weights = {
+            name: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in self.model.state_dict().items()
+        }
+
+    def start_next_epoch(self) -> None:
+        """Move on; the sums of the epoch before are gone."""
+        self.position = Position(self.position.epoch + 1)
+        self.meter.start_epoch()

@@ -1,0 +1,352 @@
+"""The loop: train an epoch, validate, keep the best, save; and go on where a kill left it."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import Progress, TaskID
+from torch import nn
+
+from outlast.config import Config
+from outlast.data.batches import BatchReader
+from outlast.data.sampling import Rows, batch_of, cut, epoch_order, num_steps, step_seed
+from outlast.data.store import DataSet
+from outlast.distributed import Distributed
+from outlast.errors import InterruptedRunError, NonFiniteLossError
+from outlast.model.build import source_digest
+from outlast.objective.objective import Objective, count_correct
+from outlast.objective.scores import score
+from outlast.recipe import recipe
+from outlast.train.checkpoint import Checkpoints
+from outlast.train.gradients import FlatGradients
+from outlast.train.history import History
+from outlast.train.interrupt import Interrupt
+from outlast.train.ledger import Ledger
+from outlast.train.lines import best_line, epoch_line
+from outlast.train.meter import Meter
+from outlast.train.outputs import Outputs
+from outlast.train.poll import Poll
+from outlast.train.progress import Bars
+from outlast.train.resume import resume
+from outlast.train.schedule import build_schedule
+from outlast.train.seeding import seed_everything
+from outlast.train.selection import Selection, StoppingRule, resolve_metric
+from outlast.train.state import Position, RunState, Stopwatch
+from outlast.train.validation import Validation, predict_split
+
+log = logging.getLogger("outlast")
+
+
+class Trainer:
+    """Trains one run, on one rank or as one of several."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        data: DataSet,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        config: Config,
+        folder: Path,
+        distributed: Distributed | None = None,
+        interrupt: Interrupt | None = None,
+    ) -> None:
+        """Put the parts together; no file is read or written yet.
+
+        Args:
+            model: On the device of ``distributed`` already.
+            data: With splits train and validation (which may be empty).
+            objective: Fits the model's logits and the classes.
+            optimizer: Over the model's parameters.
+            config: The run's config.
+            folder: For the outputs and the rolling state. Must exist.
+            distributed: The ranks; one by default.
+            interrupt: Set when the process was asked to stop.
+        """
+        training = config.training
+        self.model, self.data, self.objective = model, data, objective
+        self.config, self.distributed = config, distributed or Distributed()
+        self.num_steps = num_steps(len(data.splits["train"]), training.batch_size)
+        self.metric = resolve_metric(training, len(data.classes))
+        facts = {
+            "data.content": data.content,
+            "loss.name": objective.name,
+            "model.source": source_digest(config.model.network),
+            "training.selection_metric": self.metric,
+        }
+        self.recipe = recipe(config, facts)
+        selection = Selection(lower_is_better=self.metric == "val_loss")
+        self.run = RunState(
+            model=model,
+            optimizer=optimizer,
+            schedule=build_schedule(training, selection.lower_is_better),
+            selection=selection,
+            meter=Meter(self.distributed, self.num_steps),
+            history=History(),
+            position=Position(),
+            best_weights={},
+        )
+        self._outputs = Outputs(folder, data, objective, config, self.recipe, self.metric)
+        self._checkpoints = Checkpoints(folder)
+        self._gradients = FlatGradients(model, self.distributed)
+        self._reader = BatchReader(data, self.distributed.device)
+        every_seconds = config.checkpoint.every_seconds
+        self._poll = Poll(self.distributed, interrupt or Interrupt(), every_seconds)
+        self._ledger: Ledger | None = None
+        self._stopwatch = Stopwatch()
+        self._validation: Validation | None = None
+        self._warned = False
+        self._epoch_returned = False
+
+    def train(
+        self,
+        epochs: int,
+        early_stopping_patience: int = 10,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Train until ``epochs`` or until the selection metric stands still; write the outputs.
+
+        Args:
+            epochs: Epochs in all, those of earlier attempts included.
+            early_stopping_patience: Epochs without a better selection metric; 0: never stop early.
+            progress: Bars to show, on rank 0.
+
+        Returns:
+            The content of history.json (on rank 0; the others lack the attempts).
+
+        Raises:
+            InterruptedRunError: Asked to stop; the state is saved.
+            NonFiniteLossError: The loss was NaN or infinite; the last good state is on disk.
+        """
+        run, ranks = self.run, self.distributed
+        rule = StoppingRule(epochs, early_stopping_patience, self._has_validation)
+        if ranks.is_main:
+            self._ledger = Ledger(self._outputs.folder)
+        resume(run, self._checkpoints, self.recipe, rule, ranks)
+        if self._ledger:
+            self._ledger.begin(run.position.epoch, run.position.step)
+        bars = Bars(progress, epochs, self.config.training.batch_size)
+        while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
+            bars.start_epoch(run.position.epoch, run.position.step, self.num_steps)
+            loss, accuracy = self.train_epoch(progress, bars.batches)
+            started = time.perf_counter()
+            self.validate()
+            self._finish_epoch(loss, accuracy, time.perf_counter() - started, epochs)
+        bars.start_epoch(run.position.epoch, 0, self.num_steps)
+        if stopped == "early_stopping":
+            stalled = run.selection.epochs_since_best
+            log.info("early stopping: no better %s for %d epochs", self.metric, stalled)
+        return self._finish(stopped)
+
+    def train_epoch(
+        self, progress: Progress | None = None, task_id: TaskID | None = None
+    ) -> tuple[float, float]:
+        """Train the current epoch to its end, from the step where the state left it.
+
+        Returns:
+            Mean main loss per row, and accuracy, over the whole epoch and all ranks.
+
+        Raises:
+            InterruptedRunError: Asked to stop; the state is saved.
+            NonFiniteLossError: The loss was NaN or infinite at some step.
+        """
+        if self._epoch_returned:
+            self._start_next_epoch()
+        run, rows = self.run, self.data.splits["train"]
+        self.model.train()
+        for group in run.optimizer.param_groups:
+            group["lr"] = run.schedule.rate(run.position.epoch)
+        order = epoch_order(rows, self.config.training.seed, run.position.epoch)
+        self._stopwatch.start()
+        while run.position.step < self.num_steps:
+            self._train_step(order)
+            run.position.step += 1
+            _advance(progress, task_id)
+            self._at_boundary()
+        self._refuse_non_finite()
+        loss, correct = run.meter.totals()
+        self._stopwatch.stop(run.position)
+        self._epoch_returned = True
+        return loss / len(rows), correct / len(rows)
+
+    def _train_step(self, order: Rows) -> None:
+        """Take one optimizer step on one global batch."""
+        training, ranks, position = self.config.training, self.distributed, self.run.position
+        rows = batch_of(order, position.step, training.batch_size)
+        seed = step_seed(training.seed, position.epoch, position.step, ranks.rank)
+        seed_everything(seed, ranks.device)
+        normaliser = self.objective.normaliser(self.data.label[rows])
+        share = cut(rows, ranks.world_size, ranks.rank)
+        self._gradients.zero()
+        for index in range(training.grad_accum_split):
+            part = cut(share, training.grad_accum_split, index)
+            # an empty share adds nothing; SyncBatchNorm (CUDA) waits for every rank all the same
+            if len(part) == 0 and ranks.device.type == "cpu":
+                continue
+            batch = self._reader.read(part)
+            logits = self.model(*batch.inputs)
+            loss_sum = self.objective.loss_sum(logits, batch.label)
+            (loss_sum / normaliser).backward()  # type: ignore[no-untyped-call]
+            self.run.meter.add(position.step, loss_sum, count_correct(logits, batch.label))
+        self._gradients.reduce()
+        self.run.optimizer.step()
+
+    def validate(
+        self, progress: Progress | None = None, task_id: TaskID | None = None
+    ) -> tuple[float, float, float, float]:
+        """Score the whole validation split once, each row on one rank.
+
+        Returns:
+            Mean loss, accuracy, AUROC, F1. All 0.0 without a validation split; an undefined
+            metric is 0.0 here and None in the history.
+        """
+        if not self._has_validation:
+            return 0.0, 0.0, 0.0, 0.0
+
+        def at_boundary() -> None:
+            _advance(progress, task_id)
+            self._at_boundary()
+
+        rows, batch_size = self.data.splits["validation"], self.config.training.batch_size
+        self._gradients.sync_buffers()
+        logits = predict_split(
+            self.model, self._reader, rows, batch_size, self.distributed, at_boundary
+        )
+        result = None
+        if self.distributed.is_main:
+            label = torch.from_numpy(self.data.label[rows])
+            result = Validation.of(self.objective.mean_loss(logits, label), score(logits, label))
+        result = self.distributed.broadcast(result)
+        assert result is not None, "rank 0 has scored"
+        self._warn_of_undefined(result)
+        self._validation = result
+        return result.loss or 0.0, result.accuracy, result.auc or 0.0, result.f1 or 0.0
+
+    def _finish_epoch(
+        self, loss: float, accuracy: float, validation_seconds: float, epochs: int
+    ) -> None:
+        """Book the epoch: history, schedule, best; then the state, and only then the model."""
+        run, found, number = self.run, self._validation, self.run.position.epoch + 1
+        value = found.by_name(self.metric) if found else None
+        train_seconds = run.position.train_seconds
+        rate = run.optimizer.param_groups[0]["lr"]
+        row = {
+            "epoch": number,
+            "train_loss": loss,
+            "train_acc": accuracy,
+            "val_loss": found.loss if found else None,
+            "val_acc": found.accuracy if found else None,
+            "val_auc": found.auc if found else None,
+            "val_f1": found.f1 if found else None,
+            "val_selection": value,
+            "learning_rate": rate,
+            "seconds": train_seconds + validation_seconds,
+            "samples_per_second": len(self.data.splits["train"]) / max(train_seconds, 1e-9),
+        }
+        run.history.append(row)
+        log.info("%s", epoch_line(row, epochs, self.metric, self.config.training.learning_rate))
+        run.schedule.observe(value)
+        if run.schedule.rate(number) < rate and self.config.training.scheduler.name != "cosine":
+            log.info("learning rate: %.3g -> %.3g", rate, run.schedule.rate(number))
+        # without validation the last weights are the best weights
+        is_best = found is None or run.selection.update(number, value)
+        if is_best:
+            run.keep_best()
+        if is_best and found:
+            log.info("%s", best_line(row, self.metric))
+        self._start_next_epoch()
+        self._save()
+        if is_best and self.distributed.is_main:
+            self._outputs.write_model(run)  # for people who look; the declared one comes last
+
+    def _start_next_epoch(self) -> None:
+        self.run.start_next_epoch()
+        self._epoch_returned = False
+
+    def _finish(self, stopped: str) -> dict[str, Any]:
+        """Write the declared outputs; all ranks leave together."""
+        attempts, seconds = 0, 0.0
+        if self._ledger:
+            self._ledger.update(self.run.position.epoch, self.run.position.step)
+            attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.seconds
+        content = self._outputs.history(self.run, stopped, attempts, seconds)
+        if self._ledger:
+            self._outputs.write_model(self.run)
+            self._outputs.write_history(content)
+            self._ledger.end("completed", stopped)
+        self.distributed.barrier()
+        return content
+
+    def _at_boundary(self) -> None:
+        """Save or stop here, if it is time. Every rank passes the same boundaries."""
+        position = self.run.position
+        if self._ledger:
+            self._ledger.update(position.epoch, position.step)
+        answer = self._poll.ask()
+        saved = self._save() if answer.save else None
+        if answer.stop:
+            message = (
+                f"interrupted in epoch {position.epoch + 1} after step {position.step} of"
+                f" {self.num_steps}: {'the state is saved' if saved else 'an older state is kept'}"
+                ", start the run again to go on"
+            )
+            if self._ledger:
+                self._ledger.end("interrupted", message)
+            self.distributed.barrier()  # torchrun kills the others as soon as one has left
+            raise InterruptedRunError(message)
+
+    def _save(self) -> bool:
+        """Write the rolling state; tell (rank 0 knows) whether that worked.
+
+        A full disk costs a warning and an interval, not the run.
+        """
+        self._stopwatch.read(self.run.position)
+        self._refuse_non_finite()
+        state, written = self.run.capture(self.recipe), True
+        if self.distributed.is_main:
+            try:
+                self._checkpoints.save(state)
+            except OSError as error:
+                written = False
+                log.warning("state not saved (%s): the last one is intact, going on", error)
+        self._poll.restart_clock()
+        return written
+
+    def _refuse_non_finite(self) -> None:
+        """Stop before a state with NaN in it is saved or scored. Collective."""
+        position, training = self.run.position, self.config.training
+        step = self.run.meter.first_non_finite_step(position.step)
+        if step is None:
+            return
+        order = epoch_order(self.data.splits["train"], training.seed, position.epoch)
+        rows = batch_of(order, step, training.batch_size).tolist()
+        message = (
+            f"the loss is not finite at step {step + 1} of epoch {position.epoch + 1}, learning"
+            f" rate {self.run.optimizer.param_groups[0]['lr']:g}, rows {rows}: lower"
+            " training.learning_rate, set data.normalize, or look at these rows"
+        )
+        if self._ledger:
+            self._ledger.end("failed", message)
+        raise NonFiniteLossError(message)
+
+    def _warn_of_undefined(self, result: Validation) -> None:
+        """Say once per attempt why a metric is shown as 0."""
+        if (names := result.undefined()) and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s undefined (shown as 0, null in history.json): the validation split lacks a"
+                " class, or the model gives no finite numbers",
+                ", ".join(names),
+            )
+
+    @property
+    def _has_validation(self) -> bool:
+        return len(self.data.splits["validation"]) > 0
+
+
+def _advance(progress: Progress | None, task_id: TaskID | None) -> None:
+    if progress is not None and task_id is not None:
+        progress.advance(task_id)

@@ -1,0 +1,79 @@
+"""Validation: each row once, on one rank; scored once, for the whole split."""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from outlast.data.batches import BatchReader
+from outlast.data.sampling import Rows, batch_of, cut, num_steps
+from outlast.distributed import Distributed
+from outlast.objective.scores import Scores
+
+log = logging.getLogger("outlast")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Metrics of the validation split. None: undefined."""
+
+    loss: float | None
+    accuracy: float
+    auc: float | None
+    f1: float | None
+
+    @classmethod
+    def of(cls, loss: float, scores: Scores) -> "Validation":
+        """Put loss and scores together; a loss that is no number is undefined."""
+        return cls(loss if math.isfinite(loss) else None, scores.accuracy, scores.auc, scores.f1)
+
+    def by_name(self, metric: str) -> float | None:
+        """Return the metric that the config calls ``val_loss``, ``val_acc``, ..."""
+        return {
+            "val_loss": self.loss,
+            "val_acc": self.accuracy,
+            "val_auc": self.auc,
+            "val_f1": self.f1,
+        }[metric]
+
+    def undefined(self) -> list[str]:
+        """Name the metrics that are undefined."""
+        names = ("val_loss", "val_auc", "val_f1")
+        return [name for name in names if self.by_name(name) is None]
+
+
+@torch.inference_mode()
+def predict_split(
+    model: nn.Module,
+    reader: BatchReader,
+    rows: Rows,
+    batch_size: int,
+    distributed: Distributed,
+    at_boundary: Callable[[], None],
+) -> Tensor:
+    """Return float32 logits of ``rows``, shape (rows, outputs), on the host of every rank.
+
+    Unpadded shards: the last rank may have a row less than the first.
+
+    Args:
+        model: Put into evaluation mode.
+        reader: Of the data set.
+        rows: The split.
+        batch_size: Rows per forward pass of one rank.
+        distributed: The ranks.
+        at_boundary: Called after each batch, equally often on every rank.
+    """
+    shares = [cut(rows, distributed.world_size, rank) for rank in range(distributed.world_size)]
+    model.eval()
+    logits: list[Tensor] = []
+    for step in range(num_steps(max(map(len, shares)), batch_size)):
+        part = batch_of(shares[distributed.rank], step, batch_size)
+        if len(part):
+            logits.append(model(*reader.read(part).inputs).float().reshape(len(part), -1))
+        at_boundary()
+    width = distributed.broadcast(logits[0].shape[1] if logits else 0)
+    own = torch.cat(logits) if logits else torch.empty(0, width)
+    return distributed.gather_rows(own, [len(share) for share in shares])
