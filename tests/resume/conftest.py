@@ -1,0 +1,36 @@
+"""Data, and undisturbed runs to compare with: once per session."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from killing import Run, run_config
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits, prepared."""
+    folder = tmp_path_factory.mktemp("digits") / "data"
+    command = [sys.executable, "-m", "outlast", "prepare", "--config", json.dumps(run_config())]
+    subprocess.run([*command, "--out", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Path]:
+    """Folder of a finished run that nothing disturbed, by number of ranks."""
+    finished: dict[int, Path] = {}
+
+    def get(world_size: int) -> Path:
+        if world_size not in finished:
+            folder = tmp_path_factory.mktemp(f"undisturbed-{world_size}") / "run"
+            Run(folder, data, world_size=world_size).finish()
+            finished[world_size] = folder
+        return finished[world_size]
+
+    return get

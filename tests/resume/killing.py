@@ -1,0 +1,144 @@
+"""Start a real torchrun, kill it for real, and compare what is left with an undisturbed run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+BIN = Path(sys.executable).parent
+NETWORK = Path(__file__).with_name("patient_network.py")
+# what differs between two runs that are the same
+TIMES = {"seconds", "samples_per_second", "attempts", "kept_seconds", "lost_seconds"}
+
+
+def run_config(**training: Any) -> dict[str, Any]:
+    """Return a config whose state has everything in it that can be lost."""
+    return {
+        "data": {"source": "digits", "normalize": "per_sample"},
+        "model": {"network": f"{NETWORK}:PatientNet"},
+        "training": {
+            "epochs": 3,
+            "batch_size": 200,
+            "learning_rate": 0.01,
+            "grad_accum_split": 2,
+            "scheduler": {"name": "reduce_on_plateau", "patience": 0},
+            **training,
+        },
+    }
+
+
+@dataclass
+class Run:
+    """One run folder, and the attempts made in it."""
+
+    folder: Path
+    data: Path
+    config: dict[str, Any] = field(default_factory=run_config)
+    world_size: int = 1
+    every_seconds: float = 0.1
+
+    @property
+    def marks(self) -> Path:
+        return self.folder.parent / f"{self.folder.name}-marks"
+
+    @property
+    def log(self) -> str:
+        return (self.folder.parent / f"{self.folder.name}.log").read_text()
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Start an attempt; its output is appended to :attr:`log`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.marks.mkdir(exist_ok=True)
+        for mark in self.marks.iterdir():
+            mark.unlink()
+        command = [
+            *(BIN / "torchrun", "--standalone", "--nproc-per-node", str(self.world_size)),
+            *("--logs-specs", "outlast", "-m", "outlast", "train"),
+            *("--config", json.dumps(self.config), "--data", self.data, "--out", self.folder),
+            *("--checkpoint-every", str(self.every_seconds), "--device", "cpu", "--threads", "1"),
+        ]
+        with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment["OUTLAST_TEST_MARKS"] = str(self.marks)
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def finish(self, timeout_s: float = 240) -> None:
+        """Run one attempt to its end, which must be a success."""
+        process = self.start()
+        assert process.wait(timeout_s) == 0, self.log
+
+    def kill_when(
+        self, ready: Callable[[], bool], delay_s: float = 0.0, timeout_s: float = 120
+    ) -> bool:
+        """Start an attempt and SIGKILL its whole tree ``delay_s`` after ``ready``.
+
+        Returns:
+            False when the attempt came to its end before that.
+        """
+        process = self.start()
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if process.poll() is not None:
+                return False
+            assert time.monotonic() < deadline, f"never ready\n{self.log}"
+            time.sleep(0.001)
+        time.sleep(delay_s)
+        return kill_tree(process)
+
+    def trains(self) -> bool:
+        """Tell whether the running attempt has begun to train."""
+        return (self.marks / "training").exists()
+
+    def validates(self) -> bool:
+        """Tell whether the running attempt has begun to validate."""
+        return (self.marks / "validation").exists()
+
+    def writes_state(self) -> bool:
+        """Tell whether a state file is being written at this moment."""
+        return any(self.folder.glob("model_resume*outlast-tmp*"))
+
+    def history(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.folder / "history.json").read_text())
+        return content
+
+
+def kill_tree(process: "subprocess.Popen[bytes]", number: int = signal.SIGKILL) -> bool:
+    """Send a signal to torchrun and all its ranks; False when it had ended by itself."""
+    try:
+        root = psutil.Process(process.pid)
+        family = [*root.children(recursive=True), root]
+    except psutil.NoSuchProcess:
+        family = []
+    alive = process.poll() is None
+    for member in family:
+        try:
+            member.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+    process.wait(60)
+    psutil.wait_procs(family, timeout=60)
+    return alive
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Assert bit-equal weights and equal history numbers, times and attempts aside."""
+    models = [torch.load(path / "model_best.pt", weights_only=True) for path in (one, other)]
+    weights = [model["weights"] for model in models]
+    assert list(weights[0]) == list(weights[1])
+    for name, value in weights[0].items():
+        assert torch.equal(value, weights[1][name]), f"{name} differs"
+    histories = [json.loads((path / "history.json").read_text()) for path in (one, other)]
+    for history in histories:
+        for key in TIMES:
+            del history[key]
+    assert histories[0] == histories[1]
+    assert models[0]["best"] == models[1]["best"]

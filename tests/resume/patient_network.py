@@ -1,0 +1,37 @@
+"""A user's own network for the kill tests: dropout, and a wait in each forward pass.
+
+The wait makes an epoch long enough to be hit anywhere. It touches no random number.
+OUTLAST_TEST_MARKS names a folder where it leaves word of what it is doing.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+
+class PatientNet(nn.Module):
+    """Two linear layers with dropout and batch normalization: both have something to lose."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, width: int = 24, wait_s: float = 0.02):
+        super().__init__()
+        self.wait_s = wait_s
+        self.body = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(num_inputs, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+        )
+        self.head = nn.Linear(width, num_outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        marks = os.environ.get("OUTLAST_TEST_MARKS")
+        if marks and not torch.is_inference_mode_enabled() and self.training:
+            Path(marks, "training").touch()
+        if marks and torch.is_inference_mode_enabled():
+            Path(marks, "validation").touch()
+        time.sleep(self.wait_s)
+        return self.head(self.body(rows))
