@@ -236,6 +236,11 @@ def _contradictions(config: Config) -> list[str]:
             f"data.split: validation {split.validation} + test {split.test} leave nothing to"
             " train on; their sum must be below 1"
         )
+    if split.validation + split.test == 0:
+        problems.append(
+            "data.split: validation and test are both 0, so that nothing is left to evaluate on;"
+            " give one of them a share"
+        )
     if split.validation == 0:
         if training.scheduler.name == "reduce_on_plateau":
             problems.append(

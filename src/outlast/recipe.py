@@ -28,9 +28,10 @@ def recipe(config: Config, facts: Mapping[str, Any]) -> Recipe:
     """
     sections = config.model_dump(mode="json", include={"data", "model", "loss", "training"})
     keys = _flatten(sections) | dict(facts)
-    for key in _idle_keys(config) | SOURCE_KEYS:
-        keys.pop(key, None)
-    return dict(sorted(keys.items()))
+    idle = _idle_keys(config) | SOURCE_KEYS
+    # also `data.inputs.expression`, when `data.inputs` is a mapping
+    kept = {key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in idle)}
+    return {key: keys[key] for key in sorted(kept)}
 
 
 def fingerprint(keys: Recipe) -> str:

@@ -11,6 +11,10 @@ from outlast.errors import ConfigError
 from outlast.files import digest_values
 
 SWEPT_SECTIONS = ("model", "loss", "training")
+# runs that are selected by different metrics cannot be ranked in one leaderboard
+UNSWEPT_KEYS = ("training.selection_metric",)
+# file names end at 255 bytes, and the state files put their own names behind this one
+LONGEST_NAME = 180
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,11 @@ def _wrong_keys(parameters: Mapping[str, Any], replicates: Mapping[str, Any]) ->
         if key in replicates
     ]
     for key in [*parameters, *replicates]:
+        if key in UNSWEPT_KEYS:
+            problems.append(
+                f"sweep: {key} cannot be swept, one leaderboard ranks by one metric; set it in its"
+                " section, or write a second experiment file"
+            )
         if key.split(".")[0] not in SWEPT_SECTIONS or "." not in key:
             problems.append(
                 f"sweep: {key} cannot be swept; keys of {', '.join(SWEPT_SECTIONS)} can, as in"
@@ -99,8 +108,8 @@ def _make_run(
     checked = {key: _value_at(config, key) for key in values}
     words = {key: f"{labels[key]}={_slug(value)}" for key, value in checked.items()}
     return Run(
-        name=",".join(words.values()) or "run",
-        setting=",".join(word for key, word in words.items() if key in parameters) or "run",
+        name=_join(list(words.values())),
+        setting=_join([word for key, word in words.items() if key in parameters]),
         values=checked,
         config=config,
     )
@@ -120,6 +129,13 @@ def _value_at(config: Config, key: str) -> Any:
     for name in key.split("."):
         value = value[name]
     return value
+
+
+def _join(words: list[str]) -> str:
+    name = ",".join(words) or "run"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 9]}~{digest_values(name)[:8]}"
 
 
 def _labels(keys: list[str]) -> dict[str, str]:

@@ -1,0 +1,76 @@
+# The experiment and its runs. Imports no torch: a sweep of a thousand runs parses in seconds.
+import json
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import validate
+
+from outlast.config import parse as parse_experiment  # Snakemake has a global named parse
+from outlast.errors import ConfigError
+from outlast.files import write_json
+from outlast.sweep import expand as expand_sweep
+
+try:
+    CONFIG_NAME = ", ".join(map(str, workflow.configfiles)) or "the configuration"
+    EXPERIMENT = parse_experiment(config, CONFIG_NAME)
+    RUNS = {run.name: run for run in expand_sweep(config, CONFIG_NAME)}
+except ConfigError as error:
+    # Snakemake prints a WorkflowError without a traceback
+    raise WorkflowError(str(error)) from None
+
+# The schema that editors use, against the checked values: YAML 1.1 reads 1e-3 as text, which
+# outlast.config understands and a JSON schema does not.
+validate(EXPERIMENT.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False)
+
+
+wildcard_constraints:
+    experiment="[^/]+",
+    run="[^/]+",
+
+
+def run_of(wildcards):
+    """The run that a path names, or an error that says which there are."""
+    if wildcards.experiment == EXPERIMENT.experiment and wildcards.run in RUNS:
+        return RUNS[wildcards.run]
+    known = ", ".join(list(RUNS)[:5])
+    raise WorkflowError(
+        f"{wildcards.experiment}/{wildcards.run} is no run of {CONFIG_NAME}, whose experiment is"
+        f" {EXPERIMENT.experiment} with {len(RUNS)} runs: {known}, ..."
+    )
+
+
+def values_of_run(wildcards):
+    """What shapes the numbers of a run, as JSON. Sorted: the order of keys means nothing."""
+    return json.dumps(run_of(wildcards).values_of_numbers(), sort_keys=True)
+
+
+def values_of_data(wildcards):
+    """The data section, as JSON."""
+    content = EXPERIMENT.model_dump(mode="json", include={"data"}, exclude_defaults=True)
+    return json.dumps(content, sort_keys=True)
+
+
+def list_of_runs(wildcards):
+    """Name, setting and swept values of every run."""
+    return [
+        {"name": run.name, "setting": run.setting, "values": run.values} for run in RUNS.values()
+    ]
+
+
+def source_files(wildcards):
+    """The user's own files behind `data.source`; none for a built-in data set."""
+    source = Path(EXPERIMENT.data.source).expanduser()
+    if source.is_dir():
+        return sorted(str(path) for path in source.glob("*.npy"))
+    return [str(source)] if source.suffix in {".csv", ".tsv", ".npz"} else []
+
+
+def network_file(wildcards):
+    """The user's own network file, if `model.network` is `file.py:Class`."""
+    file, _, _ = run_of(wildcards).config.model.network.rpartition(":")
+    return [str(Path(file).expanduser())] if file.endswith(".py") else []
+
+
+def of_every_run(pattern):
+    """Fill `run` of a pattern with every run, and leave `experiment` open."""
+    return expand(pattern, run=RUNS, allow_missing=True)

@@ -1,0 +1,19 @@
+# The data of an experiment: named arrays, splits and a manifest. Once, for all runs.
+
+
+rule prepare:
+    input:
+        source_files,
+    output:
+        directory("results/{experiment}/data"),
+    log:
+        "logs/{experiment}/prepare.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        runtime=EXPERIMENT.resources.runtime,
+        mem_mb=EXPERIMENT.resources.mem_mb,
+    params:
+        config=values_of_data,
+    shell:
+        "outlast prepare --config {params.config:q} --out {output:q} > {log:q} 2>&1"
