@@ -1,0 +1,172 @@
+"""Readers: what `data.source` names becomes named arrays and a label, or is refused with a fix.
+
+scikit-learn and pandas are imported where a reader needs them: each rank of a training imports
+this package, and only `prepare` reads a source.
+"""
+
+import difflib
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from outlast.config import DataSection
+from outlast.data.arrays import (
+    as_text,
+    check_finite,
+    check_label,
+    check_rows,
+    check_usable_in_place,
+    converted,
+    require,
+)
+from outlast.data.tables import SEPARATORS, read_table
+from outlast.errors import DataError
+
+# built-in of scikit-learn -> name of its input
+BUILT_INS = {
+    "digits": "image",
+    "breast_cancer": "features",
+    "iris": "features",
+    "wine": "features",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What was read, checked, before it is split.
+
+    Attributes:
+        inputs: Name -> array (N, ...), in the order of the network's ``forward``.
+        label: (N,) the values as given: numbers or text, none missing.
+        class_names: Names of the classes 0..K-1, where the source brings them.
+        files: Name -> .npy file, for inputs that are memory-mapped and used where they lie.
+    """
+
+    inputs: dict[str, np.ndarray]
+    label: np.ndarray
+    class_names: list[str] | None = None
+    files: dict[str, Path] = field(default_factory=dict)
+
+
+def read(section: DataSection) -> Source:
+    """Read and check what the `data:` section names.
+
+    Arrays in memory come back as a dtype of ``DTYPES``, float64 as float32; those of a folder
+    keep theirs and stay on disk.
+
+    Raises:
+        DataError: The source, an array, a column or a value cannot be used.
+    """
+    source = _read(section)
+    check_label(source.label, section.label)
+    check_rows(source.inputs, len(source.label))
+    for name, array in source.inputs.items():
+        check_finite(name, array)
+    return source
+
+
+def _read(section: DataSection) -> Source:
+    if section.source in BUILT_INS:
+        return _read_built_in(section)
+    path = _find(section.source)
+    if path.is_dir():
+        return _read_folder(path, section)
+    if path.suffix.lower() in SEPARATORS:
+        return Source(*read_table(path, section))
+    return _read_archive(path, section)
+
+
+def _find(source: str) -> Path:
+    path = Path(source).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix.lower() in {".npz", *SEPARATORS}):
+        return path
+    if path.exists():
+        raise DataError(
+            f"data.source: {source!r} is of a kind that is not read; give a .npz, .csv or .tsv"
+            " file, or a folder of .npy files"
+        )
+    beside = sorted(file.name for file in path.parent.glob("*"))
+    near = difflib.get_close_matches(path.name, [*BUILT_INS, *beside], n=1)
+    built_ins = ", ".join(BUILT_INS)
+    advice = f"did you mean {near[0]}?" if near else "relative paths start at the working directory"
+    raise DataError(
+        f"data.source: {source!r} does not exist, and is no built-in ({built_ins}); {advice}"
+    )
+
+
+def _read_built_in(section: DataSection) -> Source:
+    from sklearn import datasets  # see the module's docstring
+
+    require("data.label", section.label, ["label"])
+    (name,) = _input_names(section, [BUILT_INS[section.source], "label"])
+    bunch = getattr(datasets, f"load_{section.source}")()
+    is_image = section.source == "digits"
+    values = bunch.images[:, None] / 16.0 if is_image else bunch.data  # grey levels 0..16
+    class_names = [str(target) for target in bunch.target_names]
+    return Source({name: values.astype(np.float32)}, bunch.target, class_names)
+
+
+def _read_archive(path: Path, section: DataSection) -> Source:
+    if not zipfile.is_zipfile(path):
+        raise DataError(
+            f"data.source: {str(path)!r} is no complete archive; write it with np.savez"
+        )
+    with np.load(path, allow_pickle=False) as archive:
+        names = _input_names(section, archive.files)
+        arrays = {name: _load(archive.__getitem__, name) for name in [*names, section.label]}
+    inputs = {name: converted(name, arrays[name]) for name in names}
+    return Source(inputs, as_text(arrays[section.label]))
+
+
+def _read_folder(path: Path, section: DataSection) -> Source:
+    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+    names = _input_names(section, list(files))
+    arrays = {name: _load(_open_mapped, str(files[name])) for name in [*names, section.label]}
+    for name in names:
+        check_usable_in_place(name, arrays[name])
+    label = as_text(np.array(arrays[section.label]))
+    return Source(
+        inputs={name: arrays[name] for name in names},
+        label=label,
+        files={name: files[name] for name in names},
+    )
+
+
+def _open_mapped(file: str) -> np.ndarray:
+    array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def _load(load: Callable[[str], np.ndarray], name: str) -> np.ndarray:
+    try:
+        return load(name)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"data.source: array {name!r} cannot be read ({error}); save it as numbers or"
+            " text, not as objects, with np.save or np.savez"
+        ) from error
+
+
+def _input_names(section: DataSection, existing: Sequence[str]) -> list[str]:
+    """Return the arrays that enter the network; the label is none of them."""
+    require("data.label", section.label, existing)
+    if isinstance(section.inputs, dict):
+        raise DataError(
+            f"data.inputs: {section.inputs!r} maps names to column patterns, which only a table"
+            f" has; list names of arrays, as in [{next(iter(section.inputs), 'image')}]"
+        )
+    others = sorted(set(existing) - {section.label})
+    names = others if section.inputs is None else section.inputs
+    for name in names:
+        require("data.inputs", name, existing)
+        if name == section.label:
+            raise DataError(f"data.inputs: {name!r} is the label; remove it from the inputs")
+        if names.count(name) > 1:
+            raise DataError(f"data.inputs: {name!r} comes up twice; name it once")
+    if not names:
+        raise DataError(f"data.inputs: {section.inputs!r} names no array; name at least one")
+    return list(names)

@@ -1,0 +1,289 @@
+"""A data set on disk: named .npy arrays with one first dimension, and a manifest.
+
+`prepare` writes it once; every rank of every run opens the same pages as memory maps.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from outlast.config import DataSection
+from outlast.data.arrays import row_chunks
+from outlast.data.normalize import Normalization
+from outlast.data.sources import Source, read
+from outlast.data.splits import SPLITS, split_rows
+from outlast.errors import DataError
+from outlast.files import TEMPORARY_MARK, remove_leftovers, sync_folder, write_json
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+NORMALIZATION = "normalization.npz"
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Arrays, label and splits of one experiment.
+
+    Attributes:
+        inputs: Name -> array (N, ...), in the order of the network's ``forward``.
+        label: (N,) int64, number of the class.
+        classes: Name of each class, by number.
+        splits: `train`, `validation`, `test` -> (n,) int64 row numbers, sorted.
+        normalization: Fitted on the training rows, on the CPU.
+        content: SHA-256 of all of the above: the same data give the same, wherever they lie.
+    """
+
+    inputs: dict[str, np.ndarray]
+    label: np.ndarray
+    classes: list[str]
+    splits: dict[str, np.ndarray]
+    normalization: Normalization
+    content: str
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one row of each input; () where a row is one value."""
+        return {name: array.shape[1:] for name, array in self.inputs.items()}
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: Mapping[str, np.ndarray],
+        label: np.ndarray,
+        splits: Mapping[str, np.ndarray],
+        classes: Sequence[str] | None = None,
+        normalize: str = "none",
+    ) -> "DataSet":
+        """Make a data set of arrays in memory.
+
+        Args:
+            inputs: Name -> array (N, ...).
+            label: (N,) number of the class.
+            splits: Row numbers of `train`, `validation` and `test`; one left out is empty.
+            classes: Default: the numbers 0 to the largest label.
+            normalize: As `data.normalize`.
+        """
+        numbers = np.asarray(label, dtype=np.int64)
+        names = list(classes) if classes else [str(i) for i in range(int(numbers.max()) + 1)]
+        rows = {key: np.sort(np.asarray(splits.get(key, ()), dtype=np.int64)) for key in SPLITS}
+        normalization = Normalization.fit(normalize, inputs, rows["train"])
+        content = _digest(inputs, numbers, names, rows, normalization)
+        return cls(dict(inputs), numbers, names, rows, normalization, content)
+
+
+def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
+    """Read, check, split and store a data set in ``folder``; return the manifest.
+
+    Nothing is written before every check has passed. The manifest comes last: a folder with one
+    is complete. Arrays of a folder of .npy files stay where they are.
+
+    Raises:
+        DataError: The source cannot be used as the section says.
+    """
+    source = read(section)
+    _check_folder(section, folder)
+    _check_names(source)
+    label, classes = _encode(source)
+    splits = split_rows(label, section.split, classes)
+    data = DataSet.from_arrays(source.inputs, label, splits, classes, section.normalize)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    remove_leftovers(folder)
+    manifest = {
+        "format": FORMAT,
+        "inputs": {
+            name: _describe_in_place(source.files[name], array)
+            if name in source.files
+            else _write(folder / f"{name}.npy", array)
+            for name, array in data.inputs.items()
+        },
+        "label": _write(folder / "label.npy", data.label),
+        "splits": {
+            key: _write(folder / f"split_{key}.npy", rows) for key, rows in data.splits.items()
+        },
+        "classes": data.classes,
+        "counts": {key: _class_counts(data, rows) for key, rows in data.splits.items()},
+        "normalize": section.normalize,
+        "content": data.content,
+    }
+    _write_normalization(folder / NORMALIZATION, data.normalization)
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def open_data(folder: Path) -> DataSet:
+    """Open a prepared data set as memory maps.
+
+    Files are held against the manifest by size, shape and dtype. Their bytes are not read again:
+    new values of the same shape in a file used in place need a new `prepare`.
+
+    Raises:
+        DataError: Not prepared, or a file is missing or no longer what was prepared.
+    """
+    manifest = _read_manifest(folder)
+    inputs = {name: _open(folder, entry) for name, entry in manifest["inputs"].items()}
+    return DataSet(
+        inputs=inputs,
+        label=_open(folder, manifest["label"]),
+        classes=manifest["classes"],
+        splits={key: _open(folder, manifest["splits"][key]) for key in SPLITS},
+        normalization=_read_normalization(folder, manifest["normalize"], list(inputs)),
+        content=manifest["content"],
+    )
+
+
+# --- before writing
+
+
+def _check_folder(section: DataSection, folder: Path) -> None:
+    if Path(section.source).expanduser().resolve() == folder.resolve():
+        raise DataError(
+            f"data.source: {section.source!r} is the folder that prepared data are written to,"
+            " which would overwrite the label; move the source elsewhere"
+        )
+
+
+def _check_names(source: Source) -> None:
+    taken = {"label", *(f"split_{key}" for key in SPLITS)}
+    for name in source.inputs.keys() - source.files.keys():
+        if name in taken or not re.fullmatch(r"\w[\w .+-]*", name):
+            raise DataError(
+                f"data.inputs: an array cannot be stored as {name!r}.npy; use a name of letters,"
+                f" digits and _, and none of {', '.join(sorted(taken))}"
+            )
+
+
+def _encode(source: Source) -> tuple[np.ndarray, list[str]]:
+    """Return the number of each row's class (N,) int64, and the classes in sorted order."""
+    label = source.label.astype(np.int64) if source.label.dtype.kind == "f" else source.label
+    values, numbers = np.unique(label, return_inverse=True)
+    classes = source.class_names or [str(value) for value in values.tolist()]
+    return numbers.astype(np.int64), classes
+
+
+def _class_counts(data: DataSet, rows: np.ndarray) -> dict[str, int]:
+    counts = np.bincount(data.label[rows], minlength=len(data.classes))
+    return dict(zip(data.classes, counts.tolist(), strict=True))
+
+
+def _digest(
+    inputs: Mapping[str, np.ndarray],
+    label: np.ndarray,
+    classes: list[str],
+    splits: Mapping[str, np.ndarray],
+    normalization: Normalization,
+) -> str:
+    arrays = {f"input {name}": array for name, array in inputs.items()}
+    arrays |= {"label": label} | {f"split {key}": rows for key, rows in splits.items()}
+    for name, mean, std in _named_moments(normalization):
+        arrays |= {f"mean {name}": mean, f"std {name}": std}
+    sha = hashlib.sha256(json.dumps([classes, normalization.kind]).encode())
+    for name, array in arrays.items():
+        sha.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        for rows in row_chunks(array) if array.ndim else [...]:
+            sha.update(array[rows].tobytes())  # C order, however the file is laid out
+    return sha.hexdigest()
+
+
+def _named_moments(normalization: Normalization) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    moments = zip(normalization.mean, normalization.std, strict=True)
+    return [
+        (name, mean.numpy(), std.numpy())
+        for name, (mean, std) in zip(normalization.names, moments, strict=False)
+    ]
+
+
+# --- files
+
+
+def _write(path: Path, array: np.ndarray) -> Entry:
+    """Save an array and describe it. By a rename: a run that has the old file mapped keeps it."""
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
+    with temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+    return _describe(path.name, path, array)
+
+
+def _describe_in_place(file: Path, array: np.ndarray) -> Entry:
+    # a link into the project is kept: what it points at may differ between machines
+    absolute = file.resolve() if ".." in file.parts else file.absolute()
+    below = absolute.is_relative_to(Path.cwd())
+    name = absolute.relative_to(Path.cwd()) if below else absolute
+    return _describe(str(name), file, array) | {"in_place": True}
+
+
+def _describe(name: str, file: Path, array: np.ndarray) -> Entry:
+    return {
+        "file": name,
+        "shape": list(array.shape),
+        "dtype": array.dtype.name,
+        "bytes": file.stat().st_size,
+    }
+
+
+def _open(folder: Path, entry: Entry) -> np.ndarray:
+    path = Path(entry["file"]) if entry.get("in_place") else folder / entry["file"]
+    try:
+        # "c": changes would stay in this process. torch.from_numpy warns of read-only arrays
+        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be opened ({error}); run prepare again") from error
+    found = _describe(entry["file"], path, array)
+    for key in ("shape", "dtype", "bytes"):
+        if found[key] != entry[key]:
+            raise DataError(
+                f"{path} has {key} {found[key]}, and had {entry[key]} when it was prepared;"
+                " run prepare again"
+            )
+    return array
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); run prepare") from error
+    if manifest.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {manifest.get('format')}, and this version reads {FORMAT};"
+            " run prepare again"
+        )
+    return manifest
+
+
+def _write_normalization(path: Path, normalization: Normalization) -> None:
+    path.unlink(missing_ok=True)
+    moments = _named_moments(normalization)
+    if moments:
+        arrays: dict[str, Any] = {f"{name}.mean": mean for name, mean, _ in moments}
+        arrays |= {f"{name}.std": std for name, _, std in moments}
+        np.savez(path, **arrays)  # the manifest that makes it count is written after it
+
+
+def _read_normalization(folder: Path, kind: str, names: list[str]) -> Normalization:
+    if kind != "standard":
+        return Normalization(kind, tuple(names))
+    path = folder / NORMALIZATION
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {
+                part: [torch.from_numpy(stored[f"{name}.{part}"]) for name in names]
+                for part in ("mean", "std")
+            }
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} cannot be read ({error}); run prepare again") from error
+    return Normalization.from_state({"kind": kind, "names": names, **arrays})

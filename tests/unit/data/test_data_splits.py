@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from outlast.config import SplitSection
+from outlast.data.splits import split_rows
+from outlast.errors import DataError
+
+LABEL = np.repeat([0, 1, 2], [600, 300, 100])[np.random.default_rng(0).permutation(1000)]
+
+
+def section(**keys: object) -> SplitSection:
+    """Make a section of some keys."""
+    return SplitSection.model_validate(keys)
+
+
+@pytest.mark.parametrize("stratify", [True, False])
+@pytest.mark.parametrize(
+    ("validation", "test", "sizes"),
+    [
+        (0.15, 0.15, [700, 150, 150]),
+        (0.2, 0.1, [700, 200, 100]),
+        (0, 0.25, [750, 0, 250]),
+        (0.3, 0, [700, 300, 0]),
+        (0, 0, [1000, 0, 0]),
+        (0.0333, 0.5, [467, 33, 500]),
+    ],
+)
+def test_shares(stratify: bool, validation: float, test: float, sizes: list[int]) -> None:
+    """Shares are of all rows; the splits are sorted, disjoint and cover everything."""
+    splits = split_rows(LABEL, section(validation=validation, test=test, stratify=stratify))
+    assert list(splits) == ["train", "validation", "test"]
+    assert [len(rows) for rows in splits.values()] == sizes
+    assert all(rows.dtype == np.int64 and (np.diff(rows) > 0).all() for rows in splits.values())
+    assert np.array_equal(np.sort(np.concatenate(list(splits.values()))), np.arange(1000))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stratified(seed: int) -> None:
+    """Each split has each class in its share, within one row."""
+    label = LABEL[:991]
+    splits = split_rows(label, section(seed=seed))
+    counts = np.bincount(label)
+    for rows in splits.values():
+        expected = counts * len(rows) / len(label)
+        assert (abs(np.bincount(label[rows]) - expected) <= 1).all()
+
+
+def test_seeded() -> None:
+    """The same seed gives the same splits, another seed others."""
+    first, again, other = (split_rows(LABEL, section(seed=seed)) for seed in (1, 1, 2))
+    for key in first:
+        assert np.array_equal(first[key], again[key])
+        assert not np.array_equal(first[key], other[key])
+
+
+def test_not_stratified() -> None:
+    """Without strata a class of one row is no obstacle."""
+    label = np.array([0] * 20 + [1])
+    assert len(split_rows(label, section(stratify=False))["train"]) == 15
+
+
+def test_small_share_is_not_empty() -> None:
+    """A share above 0 holds one row at least."""
+    splits = split_rows(LABEL[:10], section(validation=0.01, test=0.01, stratify=False))
+    assert [len(rows) for rows in splits.values()] == [8, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "keys", "message"),
+    [
+        ([50, 2], {}, r"stratify: class 'rare' has 2 rows.*3 splits.*stratify: false"),
+        ([50, 1], {"test": 0}, r"stratify: class 'rare' has 1 rows.*2 splits"),
+        ([8, 3], {"test": 0.7, "validation": 0.18}, r"class 'rare' has 3 rows.*stratify: false"),
+        ([50, 50], {"test": 0.01}, r"data\.split\.test: 1 rows cannot hold 2 classes.*false"),
+        ([1, 1], {"stratify": False}, r"data\.split: 1 validation and 1 test rows of 2 leave"),
+    ],
+)
+def test_refused(counts: list[int], keys: dict[str, object], message: str) -> None:
+    """Splits that cannot be made name class, count and the key to change."""
+    with pytest.raises(DataError, match=message):
+        split_rows(np.repeat([0, 1], counts), section(**keys), ["common", "rare"])
+
+
+def test_numbers_stand_for_names() -> None:
+    """Without names a message calls the class by its number."""
+    with pytest.raises(DataError, match="class '1' has 2 rows"):
+        split_rows(np.repeat([0, 1], [50, 2]), section())
