@@ -1,0 +1,1 @@
+"""What a trained network is worth on rows that it has not been trained on."""

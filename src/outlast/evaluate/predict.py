@@ -1,0 +1,83 @@
+"""Logits of a model file for rows of a data set."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outlast.data.batches import BatchReader
+from outlast.data.normalize import Normalization
+from outlast.data.store import DataSet
+from outlast.errors import DataError
+from outlast.model.file import ModelFile
+
+
+def predict_logits(
+    model_file: ModelFile,
+    data: DataSet,
+    rows: np.ndarray,
+    device: torch.device,
+    batch_size: int = 1024,
+) -> Tensor:
+    """Return the logits of ``rows``, in their order.
+
+    The inputs are scaled as they were in training, by the statistics in the model file: those of
+    ``data`` would shift the rows by what makes this data set different.
+
+    Args:
+        model_file: Its network is used, in evaluation mode.
+        data: Must have the inputs that the network was trained on.
+        rows: int64 row numbers, shape (N,); may be empty.
+        device: Where the network runs.
+        batch_size: Rows per forward pass. Bounds the memory; the logits do not depend on it,
+            up to float rounding.
+
+    Returns:
+        float32 on the CPU, shape (N, num_outputs).
+
+    Raises:
+        DataError: Other inputs or row shapes than in training, or logits that are not finite.
+    """
+    check_inputs(model_file, data)
+    network = model_file.build().to(device)
+    normalization = Normalization.from_state(model_file.normalization)
+    reader = BatchReader(data, device, normalization)
+    parts = [torch.empty(0, model_file.num_outputs)]
+    with torch.inference_mode():
+        for start in range(0, len(rows), batch_size):
+            batch = reader.read(rows[start : start + batch_size])
+            logits = network(*batch.inputs)
+            # a binary network may give (rows,) instead of (rows, 1)
+            parts.append(logits.reshape(len(batch.label), -1).float().cpu())
+    result = torch.cat(parts)
+    _refuse_non_finite(result, rows)
+    return result
+
+
+def check_inputs(model_file: ModelFile, data: DataSet) -> None:
+    """Refuse a data set whose inputs do not fit the network, in number, name, order or shape.
+
+    Raises:
+        DataError: With the inputs of both.
+    """
+    wanted = [(name, list(shape)) for name, shape in model_file.row_shapes.items()]
+    given = [(name, list(shape)) for name, shape in data.row_shapes.items()]
+    if wanted != given:
+        raise DataError(
+            f"data.inputs: the model was trained on {_in_words(wanted)} (in this order), and the"
+            f" data have {_in_words(given)}; prepare the data with the same data.inputs"
+        )
+
+
+def _in_words(shapes: list[tuple[str, list[int]]]) -> str:
+    return ", ".join(f"{name} with rows of shape {tuple(shape)}" for name, shape in shapes)
+
+
+def _refuse_non_finite(logits: Tensor, rows: np.ndarray) -> None:
+    # argmax of NaN is a class too: without this, broken rows would count as predictions
+    broken = ~logits.isfinite().all(dim=1)
+    if count := int(broken.sum()):
+        first = int(rows[int(broken.nonzero()[0])])
+        raise DataError(
+            f"the network gives NaN or infinity for {count} of {len(rows)} rows (first: row"
+            f" {first}); look for missing or huge values in the inputs of these rows"
+        )
