@@ -18,13 +18,16 @@ from outlast.errors import ConfigError
 T = TypeVar("T")
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class Distributed:
     """The place of this process among the ranks of a run. One rank needs no process group."""
 
     rank: int = 0
     world_size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @property
     def is_main(self) -> bool:
@@ -42,7 +45,7 @@ class Distributed:
         if self.world_size == 1:
             return value
         box = [value if self.is_main else None]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(box, src=0, device=CPU)
         return box[0]  # type: ignore[return-value]
 
     def gather(self, value: T) -> list[T]:
@@ -104,7 +107,7 @@ def process_group(device: str) -> Iterator[Distributed]:
 def _choose_device(name: str, local_rank: int) -> torch.device:
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and available == 0):
-        return torch.device("cpu")
+        return CPU
     if local_rank >= available:
         raise ConfigError(
             [

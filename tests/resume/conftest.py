@@ -20,9 +20,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(
-    data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int], Path]:
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """Folder of a finished run that nothing disturbed, by number of ranks."""
     finished: dict[int, Path] = {}
 

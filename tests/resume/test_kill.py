@@ -36,9 +36,7 @@ def test_random_kills_change_nothing(
     assert_same(run.folder, undisturbed(world_size))
 
 
-def test_three_kills_within_one_epoch(
-    data: Path, undisturbed: Undisturbed, tmp_path: Path
-) -> None:
+def test_three_kills_within_one_epoch(data: Path, undisturbed: Undisturbed, tmp_path: Path) -> None:
     """The second and third resume within one epoch are as exact as the first (story 7)."""
     run = Run(tmp_path / "run", data, every_seconds=0)
     for _ in range(3):

@@ -48,17 +48,20 @@ def build_network(section: ModelSection, row_shapes: Shapes, num_outputs: int) -
     return network
 
 
-def source_digest(network: str) -> str:
-    """Return a digest of the code that defines a network; empty for the built-in ones.
+def network_facts(network: str) -> dict[str, str]:
+    """Return what a recipe must know of a network: its name, and a digest of its code.
 
-    Of the syntax tree: comments and layout do not count.
+    Of the code and not of the path; of the syntax tree, so that comments and layout do not
+    count. The built-in ones have a name only.
     """
     if network in BUILT_IN:
-        return ""
+        return {"model.network": network}
     file = inspect.getsourcefile(sys.modules[_find(network).__module__])
-    if file is None:
-        return ""
-    return digest(ast.dump(ast.parse(Path(file).read_text())).encode())
+    tree = ast.dump(ast.parse(Path(file).read_text())) if file else ""
+    return {
+        "model.network": network.rpartition(":")[2],
+        "model.source": digest(tree.encode()),
+    }
 
 
 def _find(network: str) -> Callable[..., Any]:
@@ -73,9 +76,12 @@ def _find(network: str) -> Callable[..., Any]:
             " file.py:Class is looked for from the folder of the Snakefile, module:Class among the"
             " installed packages"
         ) from error
-    if not hasattr(module, name):
-        raise ModelError(f"model.network: {place} has no {name}; check the name after the colon")
-    return getattr(module, name)  # type: ignore[no-any-return]
+    constructor: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(constructor):
+        raise ModelError(
+            f"model.network: {place} has no class or function {name}; check the name after the colon"
+        )
+    return constructor
 
 
 def _import_module(name: str) -> ModuleType:
@@ -87,7 +93,8 @@ def _import_file(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, "the ending .py was checked"
+    assert spec is not None, "the ending .py was checked"
+    assert spec.loader is not None, "so it has the loader of .py files"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up
     try:

@@ -38,7 +38,7 @@ class ModelFile:
         row_shapes: Input name -> shape of one row, in the order of ``forward``.
         num_outputs: Logits per row: 1 for a binary loss.
         normalization: For ``Normalization.from_state``.
-        best: Epoch (from 1) and metrics of the weights.
+        best: Epoch (from 1) and metrics of the weights, and which metric has selected them.
         fingerprint: Of the run's recipe.
         versions: Of Python, torch, numpy at the time of training.
     """
@@ -83,7 +83,10 @@ def load_model_file(path: Path) -> ModelFile:
             f"{path}: truncated or altered (its digest does not fit); train the run again, or copy"
             " the file anew"
         )
-    values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    try:
+        values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    except Exception:  # intact, and yet not ours: nothing in it has run
+        values = None
     if not isinstance(values, dict) or set(values) != {item.name for item in fields(ModelFile)}:
         raise CheckpointError(f"{path}: no model file of this version of outlast")
     return ModelFile(**values)

@@ -4,6 +4,7 @@ Without batch normalization by default: with it, results depend on how a batch i
 Every one ends in a linear layer called ``head``; its input is the representation.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -32,7 +33,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = [sum(math.prod(shape) for shape in input_shapes), *hidden]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], num_outputs)

@@ -1,0 +1,1 @@
+"""Losses, their normalisers of the global batch, and the scores of predictions."""

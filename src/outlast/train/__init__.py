@@ -1,0 +1,1 @@
+"""The loop, and everything that lets it go on after a kill."""

@@ -1,11 +1,13 @@
 """Sums of an epoch, kept on the device in float64 and read once."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from outlast.distributed import Distributed
 
-# Losses kept one by one, to name the step of a non-finite one. Beyond it, the oldest go.
+# Losses kept one by one, to name the step of a non-finite one; a longer epoch goes in laps.
 RECENT = 65536
 
 
@@ -22,31 +24,43 @@ class Meter:
         device = distributed.device
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._recent = torch.zeros(min(num_steps, RECENT), dtype=torch.float64, device=device)
+        self._slots = torch.arange(len(self._recent), dtype=torch.float64, device=device)
+        self._lap, self._bad_before = 0, torch.full_like(self._sums[0], math.inf)
 
     def add(self, step: int, loss_sum: Tensor, correct: Tensor) -> None:
         """Add one part of a step: its summed main loss and number of correct rows, scalars."""
         loss_sum = loss_sum.detach()
+        lap, slot = divmod(step, len(self._recent))
+        if lap != self._lap:
+            self._start_lap(lap)
         self._sums.add_(torch.stack((loss_sum, correct)))
-        self._recent[step % len(self._recent)].add_(loss_sum)
+        self._recent[slot].add_(loss_sum)
 
     def start_epoch(self) -> None:
         """Forget the last epoch."""
         self._sums.zero_()
+        self._start_lap(0)
+        self._bad_before.fill_(math.inf)
+
+    def _start_lap(self, lap: int) -> None:
+        self._bad_before = self._first_bad()
         self._recent.zero_()
+        self._lap = lap
+
+    def _first_bad(self) -> Tensor:
+        """Return the first step whose loss is not finite, infinity if none, on the device."""
+        steps = self._slots + self._lap * len(self._recent)
+        return torch.where(self._recent.isfinite(), math.inf, steps).min().minimum(self._bad_before)
 
     def totals(self) -> tuple[float, int]:
         """Return summed loss and correct rows over all ranks. Every rank must call it."""
         loss, correct = self._distributed.sum_(self._sums.clone()).tolist()
         return loss, int(correct)
 
-    def first_non_finite_step(self, steps_done: int) -> int | None:
+    def first_non_finite_step(self) -> int | None:
         """Return the first step of this epoch whose loss was not finite, on any rank, or None."""
-        bad = (~self._recent.isfinite()).nonzero().flatten().tolist()
-        size = len(self._recent)
-        oldest = max(0, steps_done - size)
-        steps = [oldest + (slot - oldest) % size for slot in bad]
-        found = [step for steps in self._distributed.gather(steps) for step in steps]
-        return min(found, default=None)
+        first = min(self._distributed.gather(self._first_bad().item()))
+        return None if math.isinf(first) else int(first)
 
     def state(self) -> list[list[float]]:
         """Return the sums of each rank: added up, they would round otherwise than undisturbed."""

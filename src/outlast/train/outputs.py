@@ -67,7 +67,8 @@ class Outputs:
         write_json(self.folder / HISTORY_JSON, content)
 
     def _best(self, run: RunState) -> dict[str, Any]:
-        """Return epoch and metrics of the best weights; the last epoch without validation."""
+        """Return epoch, metrics and selection metric of the best weights; the last epoch without validation."""
         epoch = run.selection.best_epoch or len(run.history)
         row = run.history.rows[epoch - 1]
-        return {key: row[key] for key in row if key == "epoch" or key.startswith("val_")}
+        values = {key: row[key] for key in row if key == "epoch" or key.startswith("val_")}
+        return {**values, "selection_metric": self.metric}

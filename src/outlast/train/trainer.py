@@ -15,7 +15,7 @@ from outlast.data.sampling import Rows, batch_of, cut, epoch_order, num_steps, s
 from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.errors import InterruptedRunError, NonFiniteLossError
-from outlast.model.build import source_digest
+from outlast.model.build import network_facts
 from outlast.objective.objective import Objective, count_correct
 from outlast.objective.scores import score
 from outlast.recipe import recipe
@@ -74,7 +74,7 @@ class Trainer:
         facts = {
             "data.content": data.content,
             "loss.name": objective.name,
-            "model.source": source_digest(config.model.network),
+            **network_facts(config.model.network),
             "training.selection_metric": self.metric,
         }
         self.recipe = recipe(config, facts)
@@ -189,7 +189,7 @@ class Trainer:
             batch = self._reader.read(part)
             logits = self.model(*batch.inputs)
             loss_sum = self.objective.loss_sum(logits, batch.label)
-            (loss_sum / normaliser).backward()  # type: ignore[no-untyped-call]
+            (loss_sum / normaliser).backward()
             self.run.meter.add(position.step, loss_sum, count_correct(logits, batch.label))
         self._gradients.reduce()
         self.run.optimizer.step()
@@ -318,7 +318,7 @@ class Trainer:
     def _refuse_non_finite(self) -> None:
         """Stop before a state with NaN in it is saved or scored. Collective."""
         position, training = self.run.position, self.config.training
-        step = self.run.meter.first_non_finite_step(position.step)
+        step = self.run.meter.first_non_finite_step()
         if step is None:
             return
         order = epoch_order(self.data.splits["train"], training.seed, position.epoch)

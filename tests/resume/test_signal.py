@@ -1,0 +1,81 @@
+"""Signals: every rank saves at the same step, one clear line, no traceback, exact resume."""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from killing import Run, assert_same
+
+Undisturbed = Callable[[int], Path]
+
+
+def interrupt_once_training(run: Run, number: signal.Signals) -> float:
+    """Send ``number`` to torchrun alone in the middle of training; return the seconds it took."""
+    process = run.start()
+    while not run.trains():
+        assert process.poll() is None, run.log
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(number)
+    sent = time.monotonic()
+    assert process.wait(60) != 0, "the rule must not count as done (story 26)"
+    return time.monotonic() - sent
+
+
+@pytest.mark.parametrize(
+    ("number", "world_size"),
+    [(signal.SIGTERM, 2), (signal.SIGTERM, 1), (signal.SIGINT, 2), (signal.SIGUSR1, 2)],
+)
+def test_signal_saves_and_resumes_exactly(
+    number: signal.Signals, world_size: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """A signal to torchrun costs no step: saved within seconds by itself, resumed exactly."""
+    run = Run(tmp_path / "run", data, world_size=world_size, every_seconds=3600)
+    assert interrupt_once_training(run, number) < 10
+    assert "Traceback" not in run.log
+    lines = [line for line in run.log.splitlines() if "interrupted" in line]
+    assert len(lines) == 1, run.log
+    step = re.search(r"interrupted in epoch (\d+) after step (\d+) of 7", lines[0])
+    assert step, lines
+    status = json.loads((run.folder / "status.json").read_text())
+    assert (status["state"], status["step"]) == ("interrupted", int(step[2]))
+    run.finish()
+    assert f"resumed: epoch {step[1]}, after step {step[2]}" in run.log
+    assert_same(run.folder, undisturbed(world_size))
+
+
+def test_signal_during_validation_saves(
+    data: Path, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """The validation loop looks at the flag too (story 4)."""
+    run = Run(tmp_path / "run", data, every_seconds=3600)
+    process = run.start()
+    while not run.validates():
+        assert process.poll() is None, run.log
+        time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) != 0
+    assert "after step 7 of 7: the state is saved" in run.log, run.log
+    run.finish()
+    assert_same(run.folder, undisturbed(1))
+
+
+def test_attempts_are_told(data: Path, tmp_path: Path) -> None:
+    """Killed, interrupted and finished: a line each, and the history counts them."""
+    run = Run(tmp_path / "run", data, every_seconds=0)
+    assert run.kill_when(run.trains, 0.1)
+    interrupt_once_training(run, signal.SIGTERM)
+    run.finish()
+    lines = [json.loads(line) for line in (run.folder / "attempts.jsonl").read_text().splitlines()]
+    assert [line["state"] for line in lines] == ["killed", "interrupted", "completed"]
+    assert [line["attempt"] for line in lines] == [1, 2, 3]
+    history = run.history()
+    assert history["attempts"] == 3
+    assert history["lost_seconds"] >= 0
+    assert history["kept_seconds"] == pytest.approx(sum(history["seconds"]))
+    events = (run.folder / "events.log").read_text()
+    assert events.count("resumed") == 2, "events.log keeps what earlier attempts said"
