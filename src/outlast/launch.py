@@ -2,7 +2,8 @@
 
 torchrun raises an exception of its own when a signal stops it and when a rank ends with an
 error. Both are ordinary here, and the ranks have said why. It is also where torchrun learns to
-pass on SIGUSR1 and SIGUSR2, which would end it at once and leave the ranks behind.
+pass on SIGUSR1 and SIGUSR2, which would end it at once and leave the ranks behind. And nobody
+trains on after whoever has started him is gone: that would be a second writer. (Linux.)
 """
 
 import ctypes
@@ -16,6 +17,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+# Set by the train rule. Without it `nohup torchrun ... &` outlives the shell, as people expect.
+END_WITH_PARENT = "OUTLAST_END_WITH_PARENT"
 FORWARDED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 
 
@@ -25,6 +28,8 @@ class QuietLogsSpecs(DefaultLogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Prepare this torchrun, just before it starts the ranks and installs its handlers."""
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = FORWARDED
+        if os.environ.get(END_WITH_PARENT):
+            _send_when_parent_ends(signal.SIGTERM)
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         sys.excepthook = _explain
         return super().reify(envs)
@@ -52,10 +57,14 @@ def die_with_parent() -> None:
     The ranks are in sessions of their own: a SIGKILL of torchrun would leave them training, and
     the retry would be a second writer beside them.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ or sys.platform != "linux":
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     parent = os.getppid()
-    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    _send_when_parent_ends(signal.SIGKILL)
     if os.getppid() != parent or parent == 1:  # it died before we had asked
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _send_when_parent_ends(number: signal.Signals) -> None:
+    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    ctypes.CDLL(None).prctl(set_death_signal, number)
