@@ -53,7 +53,8 @@ def test_a_kill_leaves_whole_files(tmp_path: Path, seed: int) -> None:
     """SIGKILL at any instant of a write leaves a whole file and a whole one before (story 1)."""
     path, previous = tmp_path / "state", tmp_path / "state.prev"
     process = subprocess.Popen([sys.executable, "-c", WRITER, path, previous], stdout=-1)
-    assert process.stdout is not None and process.stdout.readline() == b"writing\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"writing\n"
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05 + 0.013 * seed)
     process.kill()

@@ -1,0 +1,61 @@
+"""Start a real torchrun of `outlast train`, and see how it ends."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+TORCHRUN = [
+    str(Path(sys.executable).parent / "torchrun"),
+    "--standalone",
+    "--logs-specs",
+    "outlast",
+]
+
+
+class Launch:
+    """A torchrun of two ranks, each `outlast train`."""
+
+    def __init__(
+        self, config: dict[str, Any], data: Path, folder: Path, **environment: str
+    ) -> None:
+        self.folder, self.log = folder, folder / "output"
+        folder.mkdir()
+        command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "outlast", "train", "--device", "cpu"]
+        command += ["--config", json.dumps(config), "--data", str(data), "--out", str(folder)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **environment}
+            )
+        self.ranks: dict[int, psutil.Process] = {}
+
+    def wait_until_it_trains(self) -> None:
+        """Wait for the first sign of life after the start; find the ranks."""
+        deadline = time.monotonic() + 60
+        while "epoch 1/" not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+        for child in psutil.Process(self.process.pid).children():
+            self.ranks[int(child.environ()["RANK"])] = child
+        assert sorted(self.ranks) == [0, 1]
+
+    def end(self, timeout_s: float) -> str:
+        """Return the output when torchrun and all ranks have ended, within the time."""
+        deadline = time.monotonic() + timeout_s
+        self.process.wait(timeout_s)
+        _, alive = psutil.wait_procs(self.ranks.values(), deadline - time.monotonic())
+        assert not alive, f"ranks are left behind\n{self.log.read_text()}"
+        return self.log.read_text()
+
+    def clean_up(self) -> None:
+        """End what is left of it."""
+        for process in (*self.ranks.values(), self.process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()

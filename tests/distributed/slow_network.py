@@ -1,0 +1,21 @@
+"""A user's own network, slow enough to be hit; rank TROUBLED_RANK cannot build it."""
+
+import os
+import time
+
+import torch
+from torch import Tensor, nn
+
+
+class SlowNet(nn.Module):
+    def __init__(self, num_inputs: int, num_outputs: int, wait_s: float = 0.02):
+        super().__init__()
+        if os.environ["RANK"] == os.environ.get("TROUBLED_RANK"):
+            raise ValueError("this rank cannot")
+        self.wait_s = wait_s
+        self.head = nn.Linear(num_inputs, num_outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            time.sleep(self.wait_s)
+        return self.head(torch.flatten(rows, 1))

@@ -1,0 +1,86 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from launching import Launch
+
+NETWORK = Path(__file__).with_name("slow_network.py")
+CONFIG = {
+    "data": {"source": "iris"},
+    "model": {"network": f"{NETWORK}:SlowNet"},
+    "training": {"epochs": 1000, "batch_size": 8, "early_stopping_patience": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set, prepared."""
+    folder = tmp_path_factory.mktemp("iris") / "data"
+    command = [sys.executable, "-m", "outlast", "prepare", "--config", json.dumps(CONFIG)]
+    subprocess.run([*command, "--out", folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def launches() -> Iterator[list[Launch]]:
+    """Launches that are cleaned up whatever happens."""
+    started: list[Launch] = []
+    yield started
+    for launch in started:
+        launch.clean_up()
+
+
+def test_an_error_of_one_rank_ends_all(data: Path, tmp_path: Path, launches: list[Launch]) -> None:
+    """Rank 1 alone cannot build its network: all end within seconds, and one message says why."""
+    launch = Launch(CONFIG, data, tmp_path / "run", TROUBLED_RANK="1")
+    launches.append(launch)
+    output = launch.end(40)
+    assert launch.process.returncode == 1
+    assert output.count("error: model.network:") == 1, output
+    assert "this rank cannot" in output
+    assert "Traceback" not in output
+    assert "ended with exit code 1" in output
+
+
+def wait_for_zombie(process: psutil.Process) -> None:
+    """Wait until a process has ended that its parent has not looked at yet."""
+    deadline = time.monotonic() + 30
+    while process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("noticed", ["at once", "after the other has ended"])
+def test_a_killed_rank_ends_all(
+    data: Path, tmp_path: Path, launches: list[Launch], noticed: str
+) -> None:
+    """SIGKILL of rank 1: the other does not hang, and the line names the rank (story 28)."""
+    launch = Launch(CONFIG, data, tmp_path / "run")
+    launches.append(launch)
+    launch.wait_until_it_trains()
+    if noticed == "after the other has ended":
+        launch.process.send_signal(signal.SIGSTOP)
+    launch.ranks[1].kill()
+    if noticed == "after the other has ended":
+        wait_for_zombie(launch.ranks[0])
+        launch.process.send_signal(signal.SIGCONT)
+    output = launch.end(40)
+    assert launch.process.returncode == 1
+    assert "torchrun: rank 1 was killed by SIGKILL" in output, output
+
+
+def test_a_killed_torchrun_leaves_no_rank(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """SIGKILL of torchrun alone: its ranks are gone within five seconds (story 20)."""
+    launch = Launch(CONFIG, data, tmp_path / "run")
+    launches.append(launch)
+    launch.wait_until_it_trains()
+    launch.process.kill()
+    launch.end(5)

@@ -1,0 +1,196 @@
+"""What each rank of a torchrun does: the same small runs on any number of ranks.
+
+Every rank writes what it has seen to OUT/<rank>.pt; the tests compare the files.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from small_run import Net, make_trainer, small_config, small_data, weights
+
+from outlast.distributed import Distributed, process_group
+from outlast.objective.objective import build_objective
+from outlast.train.run import build_optimizer
+from outlast.train.trainer import Trainer
+
+# name -> rows to train, rows to validate, classes, training keys. 23 rows in batches of 11 leave
+# one row; 2 or 3 ranks divide neither batch nor data.
+RUNS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
+    "whole": (25, 13, 2, {"batch_size": 10}),
+    "accumulated": (25, 13, 3, {"batch_size": 10, "grad_accum_split": 4}),
+    "one row left": (23, 7, 2, {"batch_size": 11, "grad_accum_split": 2}),
+    "one row to validate": (9, 1, 4, {"batch_size": 4}),
+}
+
+
+class NormNet(nn.Module):
+    """A network with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU())
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(rows))
+
+
+def record_rows(trainer: Trainer) -> list[list[int]]:
+    """Note the rows that this rank trains on, by epoch."""
+    read, epochs = trainer._reader.read, []
+
+    def noted(rows: Any) -> Any:
+        if trainer.model.training:
+            while len(epochs) <= trainer.run.position.epoch:
+                epochs.append([])
+            epochs[trainer.run.position.epoch].extend(rows.tolist())
+        return read(rows)
+
+    trainer._reader.read = noted  # type: ignore[method-assign]
+    return epochs
+
+
+def train(folder: Path, ranks: Distributed) -> dict[str, Any]:
+    """Train every run in both precisions; return weights, numbers and rows."""
+    results = {}
+    for name, (train_rows, validation, classes, keys) in RUNS.items():
+        for dtype in (torch.float32, torch.float64):
+            place = folder / f"{name} {dtype}"
+            trainer = make_trainer(
+                place,
+                small_data(train_rows, validation, classes),
+                dtype=dtype,
+                distributed=ranks,
+                optimizer="sgd",
+                learning_rate=0.2,
+                **keys,
+            )
+            rows = record_rows(trainer)
+            history = trainer.train(3, 0)
+            results[f"{name} {dtype}"] = {
+                "weights": weights(trainer),
+                "history": history,
+                "rows": rows,
+                "validation": trainer.validate(),
+            }
+    return results
+
+
+def dropout(folder: Path, ranks: Distributed) -> list[list[float]]:
+    """Return the dropout mask of the first row of each step on this rank."""
+    trainer = make_trainer(folder / "dropout", dropout=0.5, distributed=ranks, batch_size=10)
+    trainer.train_epoch()
+    assert isinstance(trainer.model, Net)
+    return [mask[0].tolist() for mask in trainer.model.masks]
+
+
+def batch_norm(folder: Path, ranks: Distributed) -> dict[str, Any]:
+    """Return the buffers of this rank before and after each step."""
+    data, config = small_data(train=24), small_config(batch_size=12)
+    objective = build_objective(config.loss, data.classes)
+    torch.manual_seed(0)
+    model = NormNet()
+    (folder / "norm").mkdir(exist_ok=True)
+    trainer = Trainer(
+        model=model,
+        data=data,
+        objective=objective,
+        optimizer=build_optimizer(config.training, model),
+        config=config,
+        folder=folder / "norm",
+        distributed=ranks,
+    )
+    own, reduced, reduce = [], [], trainer._gradients.reduce
+
+    def floating() -> torch.Tensor:
+        return torch.cat([b.flatten() for b in model.buffers() if b.is_floating_point()]).clone()
+
+    def noted() -> None:
+        own.append(floating())
+        reduce()
+        reduced.append(floating())
+
+    trainer._gradients.reduce = noted  # type: ignore[method-assign]
+    trainer.train_epoch()
+    trainer.validate()
+    counters = [int(b) for b in model.buffers() if not b.is_floating_point()]
+    return {"own": own, "reduced": reduced, "counters": counters, "weights": weights(trainer)}
+
+
+def collectives(ranks: Distributed) -> dict[str, Any]:
+    """Return what the small collectives give for unequal and empty shares."""
+    gathered = []
+    for shape in ((), (3,), (2, 2)):
+        for sizes in ([4, 0, 1], [0, 0, 2], [0, 0, 0], [1, 2, 3]):
+            sizes = sizes[: ranks.world_size]
+            rows = torch.full((sizes[ranks.rank], *shape), float(ranks.rank), dtype=torch.float64)
+            gathered.append(ranks.gather_rows(rows, sizes))
+    return {
+        "rows": gathered,
+        "integers": ranks.gather_rows(torch.arange(ranks.rank), list(range(ranks.world_size))),
+        "gather": ranks.gather({"rank": ranks.rank}),
+        "broadcast": ranks.broadcast(f"from {ranks.rank}"),
+        "sum": ranks.sum_(torch.tensor([1.0, ranks.rank])).tolist(),
+    }
+
+
+def resumed(folder: Path, ranks: Distributed) -> dict[str, Any]:
+    """Stop on a signal that only the last rank got; go on with new objects."""
+    from outlast.errors import InterruptedRunError
+
+    def new(name: str) -> Trainer:
+        config = small_config(0, epochs=3)
+        return make_trainer(folder / name, config=config, dropout=0.3, distributed=ranks)
+
+    straight, first = new("straight"), new("stopped")
+    straight.train(3)
+    message = ""
+    advance, steps = first._train_step, []
+
+    def stepping(order: Any) -> None:
+        advance(order)
+        steps.append(1)
+        if len(steps) == 6 and ranks.rank == ranks.world_size - 1:
+            first._poll._interrupt._note(15, None)
+
+    first._train_step = stepping  # type: ignore[method-assign]
+    try:
+        first.train(3)
+    except InterruptedRunError as error:
+        message = str(error)
+    second = new("stopped")
+    second.train(3)
+    return {
+        "message": message,
+        "steps": len(steps),
+        "straight": weights(straight),
+        "second": weights(second),
+    }
+
+
+def main() -> None:
+    """Do everything, and write it down."""
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    with process_group("cpu") as ranks:
+        assert ranks.world_size == int(os.environ["WORLD_SIZE"])
+        result = {
+            "train": train(folder, ranks),
+            "dropout": dropout(folder, ranks),
+            "batch_norm": batch_norm(folder, ranks),
+            "collectives": collectives(ranks),
+            "resumed": resumed(folder, ranks),
+        }
+        torch.save(result, folder / f"{ranks.rank}.pt")
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise")
+    main()

@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from outlast.config import ModelSection
+from outlast.errors import ModelError
+from outlast.model.build import build_network, source_digest
+
+SOURCE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, num_inputs, num_outputs, width=5):
+        super().__init__()
+        self.body = torch.nn.Linear(num_inputs, width)  # a comment
+        self.head = torch.nn.Linear(width, num_outputs)
+
+    def forward(self, rows):
+        return self.head(self.body(rows.flatten(1)).relu())
+"""
+
+
+def own(folder: Path, source: str = SOURCE, name: str = "own.py") -> str:
+    """Write a user's file; return the name of its network."""
+    (folder / name).write_text(source)
+    return f"{folder / name}:Net"
+
+
+def build(network: str, num_outputs: int = 3, **options: object) -> torch.nn.Module:
+    """Build a network for rows of shape (2, 4)."""
+    section = ModelSection(network=network, options=options)
+    return build_network(section, {"x": (2, 4)}, num_outputs)
+
+
+def test_a_users_own_file(tmp_path: Path) -> None:
+    """file.py:Class is built; facts that the constructor asks for are offered by name."""
+    network = build(own(tmp_path))
+    assert network.body.in_features == 8
+    assert network.head.out_features == 3
+    assert network.training
+
+
+def test_options_reach_the_constructor_and_win(tmp_path: Path) -> None:
+    """An option overrides a default, and also a fact that would have been offered."""
+    assert build(own(tmp_path), width=11).body.out_features == 11
+    rows = SOURCE.replace("rows.flatten(1)", "rows.flatten(1)[:, :6]")
+    assert build(own(tmp_path, rows, "six.py"), num_inputs=6).body.in_features == 6
+
+
+def test_an_installed_module() -> None:
+    """module:Class is any class of an installed package."""
+    section = ModelSection(network="torch.nn:Linear", options={"in_features": 4, "out_features": 3})
+    assert isinstance(build_network(section, {"x": (4,)}, 3), torch.nn.Linear)
+    offered = ModelSection(network="torch.nn:Linear", options={"out_features": 3})
+    assert build_network(offered, {"x": (6,)}, 3).in_features == 6
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        ("no_such_module:Net", "no_such_module:Net cannot be imported: ModuleNotFoundError"),
+        ("no_such_file.py:Net", "cannot be imported: FileNotFoundError"),
+        ("torch.nn:Linaer", "torch.nn has no class or function Linaer"),
+        ("torch.nn:functional", "torch.nn has no class or function functional"),
+        ("math:sqrt", "math:sqrt cannot be built"),
+        ("collections:UserDict", "collections:UserDict gives no torch.nn.Module"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(network: str, said: str) -> None:
+    """A name that cannot be imported, called or used is an error that repeats it."""
+    with pytest.raises(ModelError, match=said):
+        build(network)
+
+
+def test_a_file_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None:
+    """An exception or syntax error in a user's file is named; once repaired, it is imported."""
+    network = own(tmp_path, "import nothing_of_this_name")
+    with pytest.raises(ModelError, match="No module named 'nothing_of_this_name'"):
+        build(network)
+    with pytest.raises(ModelError, match="SyntaxError"):
+        build(own(tmp_path, "def :", "broken.py"))
+    own(tmp_path)
+    assert build(network).head.out_features == 3
+
+
+def test_an_unknown_option_is_refused_with_the_signature(tmp_path: Path) -> None:
+    """An option that the constructor lacks: the error names it and shows what there is."""
+    with pytest.raises(ModelError, match=r"'widht'.* signature is .*width=5.* model.options"):
+        build(own(tmp_path), widht=3)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("rows.flatten(1)[:, :2]", r"gives \(2, 2\) for a batch of 2, .* needs \(2, 3\)"),
+        ("rows.mean()", r"gives \(\) for"),
+        ("(rows, rows)", "gives tuple for"),
+        ("rows @ rows", r"fails on rows of shape \{'x': \(2, 4\)\}"),
+    ],
+)
+def test_wrong_logits_are_refused(tmp_path: Path, result: str, said: str) -> None:
+    """A network that does not give (rows, outputs) logits is refused before training."""
+    source = SOURCE.replace("self.head(self.body(rows.flatten(1)).relu())", result)
+    with pytest.raises(ModelError, match=said):
+        build(own(tmp_path, source))
+
+
+def test_a_binary_network_may_give_flat_logits(tmp_path: Path) -> None:
+    """With one output, (rows,) is as good as (rows, 1); with more it is not."""
+    flat = SOURCE.replace(".relu())", ".relu()).mean(1)")
+    build(own(tmp_path, flat), num_outputs=1)
+    with pytest.raises(ModelError, match=r"gives \(2,\)"):
+        build(own(tmp_path, flat, "flat.py"), num_outputs=3)
+
+
+def test_trying_a_network_leaves_it_as_it_was(tmp_path: Path) -> None:
+    """The trial changes no running statistics and no mode."""
+    source = SOURCE.replace("rows.flatten(1)", "self.norm(rows.flatten(1))").replace(
+        "self.head =", "self.norm = torch.nn.BatchNorm1d(num_inputs); self.head ="
+    )
+    network = build(own(tmp_path, source))
+    assert int(network.norm.num_batches_tracked) == 0
+    assert network.norm.training
+
+
+def test_the_source_digest_follows_the_code(tmp_path: Path) -> None:
+    """Comments and layout do not count, code does; built-in networks have none (story 57)."""
+    first = source_digest(own(tmp_path, name="one.py"))
+    laid_out = SOURCE.replace("  # a comment", "").replace(
+        "\n    def forward", "\n\n\n    def forward"
+    )
+    assert laid_out != SOURCE
+    assert source_digest(own(tmp_path, laid_out, "two.py")) == first
+    assert source_digest(own(tmp_path, SOURCE.replace("relu", "tanh"), "three.py")) != first
+    assert len(first) == 64
+    assert source_digest("mlp") == ""
+    assert source_digest("torch.nn:Linear") != ""

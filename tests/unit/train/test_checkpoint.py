@@ -1,0 +1,227 @@
+import io
+import os
+import pickle
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from outlast.files import seal
+from outlast.recipe import fingerprint
+from outlast.train.checkpoint import MODEL_RESUME, MODEL_RESUME_PREVIOUS, Checkpoints
+from outlast.train.state import FORMAT, SavedState
+
+RECIPE = {"training.learning_rate": 0.1, "data.content": "abc"}
+OTHER = RECIPE | {"training.learning_rate": 0.2}
+
+
+def state(epoch: int = 1, **changes: Any) -> SavedState:
+    """A state with something of each kind in it."""
+    made = SavedState(
+        format=FORMAT,
+        recipe=RECIPE,
+        epoch=epoch,
+        step=3,
+        train_seconds=1.5,
+        weights={"w": torch.full((5, 3), float(epoch)), "n": torch.tensor(7)},
+        best_weights={"w": torch.zeros(5, 3, dtype=torch.float64)},
+        optimizer={"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 0.1}]},
+        schedule={"best": None, "bad_epochs": 0, "reductions": 2},
+        selection={"best_epoch": 1, "best_value": 0.25, "epochs_since_best": 0},
+        sums=[[0.1, 2.0], [0.2, 3.0]],
+        history=[{"epoch": 1, "val_auc": None, "train_loss": 0.1}],
+    )
+    return replace(made, **changes)
+
+
+def names(folder: Path) -> list[str]:
+    """The files in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_save_keeps_the_previous_generation(tmp_path: Path) -> None:
+    """Two whole files: the state, and the one before it."""
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in (1, 2, 3):
+        size = checkpoints.save(state(epoch))
+    assert names(tmp_path) == sorted([MODEL_RESUME, MODEL_RESUME_PREVIOUS])
+    assert checkpoints.current.stat().st_size == size
+    generations = (checkpoints.previous, checkpoints.current)
+    assert [torch.load(path, weights_only=True)["epoch"] for path in generations] == [2, 3]
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Every field round-trips through a file of tensors and plain values (story 13)."""
+    Checkpoints(tmp_path).save(state())
+    loaded, notes = Checkpoints(tmp_path).load(RECIPE)
+    assert notes == []
+    assert loaded is not None
+    for name, value in state().as_dict().items():
+        found = getattr(loaded, name)
+        if name in ("weights", "best_weights"):
+            assert {k: (v.dtype, v.tolist()) for k, v in found.items()} == {
+                k: (v.dtype, v.tolist()) for k, v in value.items()
+            }
+        else:
+            assert found == value, name
+    assert torch.load(tmp_path / MODEL_RESUME, weights_only=True)["history"] == state().history
+
+
+def test_an_empty_folder_is_a_fresh_start(tmp_path: Path) -> None:
+    """No state, nothing to say."""
+    assert Checkpoints(tmp_path).load(RECIPE) == (None, [])
+
+
+def test_another_recipe_sets_the_state_aside(tmp_path: Path) -> None:
+    """A changed config starts fresh, names the change, and deletes nothing (story 17)."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(1))
+    checkpoints.save(state(2))
+    loaded, notes = checkpoints.load(OTHER)
+    assert loaded is None
+    kept = f"model_resume.{fingerprint(RECIPE)[:12]}.pt"
+    assert notes == [
+        f"changed: training.learning_rate (0.1 -> 0.2); old state kept as {kept}, starting fresh"
+    ]
+    assert names(tmp_path) == [kept]
+
+
+def test_a_config_changed_back_recalls_its_state(tmp_path: Path) -> None:
+    """There and back again: each recipe goes on with its own state."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(4))
+    assert checkpoints.load(OTHER)[0] is None
+    checkpoints.save(state(9, recipe=OTHER))
+    back, notes = checkpoints.load(RECIPE)
+    assert back is not None
+    assert back.epoch == 4
+    assert "made with this very recipe: taking it back" in notes[-1]
+    again, _ = checkpoints.load(RECIPE)
+    assert again is not None
+    assert again.epoch == 4
+    forth, _ = checkpoints.load(OTHER)
+    assert forth is not None
+    assert forth.epoch == 9
+
+
+def test_an_old_generation_of_another_recipe_is_no_way_back(tmp_path: Path) -> None:
+    """After a change of the config, a damaged new state does not lead to one of the old recipe."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(1))
+    checkpoints.save(state(2, recipe=OTHER))
+    checkpoints.current.write_bytes(b"")
+    loaded, _ = checkpoints.load(OTHER)
+    assert loaded is None
+
+
+def mutations(content: bytes) -> dict[str, bytes]:
+    """More than 300 ways in which a file can be wrong."""
+    size, changed = len(content), {}
+    for index in range(120):
+        length = index * size // 120
+        changed[f"cut to {length}"] = content[:length]
+    for length in (size - 1, size - 2, size - 22, size - 79, size - 80):
+        changed[f"cut to {length}"] = content[:length]
+    places = [*range(16), *range(size - 110, size), *(i * size // 120 for i in range(120))]
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        changed[f"bit of byte {place}"] = bytes(flipped)
+    for start in range(0, size, size // 20):
+        zeroed = content[:start] + bytes(min(64, size - start)) + content[start + 64 :]
+        if zeroed != content:
+            changed[f"hole at {start}"] = zeroed
+    changed |= {"longer": content + b"\0", "twice": content * 2, "text": b"hello"}
+    return changed
+
+
+def test_no_damaged_file_is_ever_loaded(tmp_path: Path) -> None:
+    """Over 300 cuts, flips and holes: the previous generation is used, and the log says so."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(1))
+    checkpoints.save(state(2))
+    old, new = checkpoints.previous.read_bytes(), checkpoints.current.read_bytes()
+    damaged = mutations(new)
+    assert len(damaged) >= 300
+    for name, content in damaged.items():
+        checkpoints.previous.write_bytes(old)
+        checkpoints.current.write_bytes(content)
+        loaded, notes = checkpoints.load(RECIPE)
+        assert loaded is not None, name
+        assert loaded.epoch == 1, name
+        assert notes[0].startswith("model_resume.pt is truncated or altered: set aside as"), name
+        assert notes[1] == "continuing from the previous generation, model_resume.prev.pt"
+        (aside,) = tmp_path.glob("model_resume.damaged-*.pt")
+        assert aside.read_bytes() == content, name
+        aside.unlink()
+
+
+def test_two_damaged_generations_start_over(tmp_path: Path) -> None:
+    """With nothing good left a run starts over, says so, and keeps both files to look at."""
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in (1, 2):
+        checkpoints.save(state(epoch))
+    checkpoints.current.write_bytes(b"one")
+    checkpoints.previous.write_bytes(b"two")
+    loaded, notes = checkpoints.load(RECIPE)
+    assert loaded is None
+    assert notes[-1] == "no good state is left: starting over"
+    assert len(list(tmp_path.glob("model_resume.damaged-*.pt"))) == 2
+
+
+def test_another_format_is_set_aside_with_both_numbers(tmp_path: Path) -> None:
+    """A state of another version of outlast is not read as one of this."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(format=99))
+    loaded, notes = checkpoints.load(RECIPE)
+    assert loaded is None
+    assert f"model_resume.pt is of format 99, this version reads {FORMAT}" in notes[0]
+
+
+class Hostile:
+    """Runs a command when it is unpickled without care."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (f"touch {self.mark}",)
+
+
+def archive_of(pickled: bytes) -> bytes:
+    """Put a pickle where torch.load looks for it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("archive/data.pkl", pickled)
+        file.writestr("archive/version", "3\n")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["plain pickle", "archive", "sealed archive"])
+def test_code_in_a_state_file_never_runs(tmp_path: Path, kind: str) -> None:
+    """os.system in a pickle is not called, whether or not the digest of the file is right."""
+    mark = tmp_path / "ran"
+    pickled = pickle.dumps(Hostile(mark), protocol=2)
+    content = pickled if kind == "plain pickle" else archive_of(pickled)
+    content = seal(content) if kind == "sealed archive" else content
+    (tmp_path / MODEL_RESUME).write_bytes(content)
+    loaded, notes = Checkpoints(tmp_path).load(RECIPE)
+    assert loaded is None
+    assert not mark.exists()
+    assert notes[0].startswith("model_resume.pt is ")
+    pickle.loads(pickled)
+    assert mark.exists(), "the pickle was hostile indeed"
+
+
+def test_a_sealed_file_of_something_else_is_no_state(tmp_path: Path) -> None:
+    """Intact torch files that hold a list, or surplus keys, are set aside."""
+    for content in ([1, 2], state().as_dict() | {"surplus": 1}):
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        (tmp_path / MODEL_RESUME).write_bytes(seal(buffer.getvalue()))
+        loaded, notes = Checkpoints(tmp_path).load(RECIPE)
+        assert loaded is None
+        assert "model_resume.pt is no state of outlast" in notes[0]

@@ -1,0 +1,163 @@
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+import torch
+from small_run import make_trainer, small_config, small_data
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from outlast.data.sampling import epoch_order
+from outlast.data.store import DataSet
+from outlast.errors import NonFiniteLossError
+
+ROW = 5
+
+
+def spoilt() -> DataSet:
+    """Data with one row of infinities among the training rows."""
+    data = small_data()
+    rows = data.inputs["x"].copy()
+    rows[ROW] = [np.inf, -np.inf, np.inf, -np.inf]
+    return replace(data, inputs={"x": rows})
+
+
+def seed_with_bad_step(step: int, batch_size: int = 8) -> int:
+    """A seed under which the spoilt row falls into this step of the first epoch."""
+    for seed in range(100):
+        order = epoch_order(np.arange(30), seed, 0).tolist()
+        if order.index(ROW) // batch_size == step:
+            return seed
+    raise AssertionError("no seed")
+
+
+@pytest.mark.parametrize("step", [0, 2, 3])
+@pytest.mark.parametrize("every_seconds", [0, 1e6])
+def test_a_non_finite_loss_names_step_rate_and_rows(
+    tmp_path: Path, step: int, every_seconds: float
+) -> None:
+    """Found at a save or at the end of the epoch, the first bad step is named with its rows."""
+    seed = seed_with_bad_step(step)
+    config = small_config(every_seconds, seed=seed)
+    with pytest.raises(NonFiniteLossError) as caught:
+        make_trainer(tmp_path, spoilt(), config).train(3)
+    message = str(caught.value)
+    assert f"not finite at step {step + 1} of epoch 1, learning rate 0.05, rows [" in message
+    rows = json.loads(message[message.index("[") : message.index("]") + 1])
+    order = epoch_order(np.arange(30), seed, 0)
+    assert rows == order[8 * step : 8 * step + 8].tolist()
+    assert ROW in rows
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("failed", message)
+    assert not (tmp_path / "history.json").exists()
+
+
+def test_the_last_good_state_stays_on_the_disk(tmp_path: Path) -> None:
+    """No state with NaN is ever written: the file is that of the step before."""
+    config = small_config(0, seed=seed_with_bad_step(2))
+    for attempt in range(2):
+        with pytest.raises(NonFiniteLossError, match="step 3 of epoch 1"):
+            make_trainer(tmp_path, spoilt(), config).train(3)
+        state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+        assert (state["epoch"], state["step"]) == (0, 2), attempt
+        assert all(value.isfinite().all() for value in state["weights"].values())
+        assert np.isfinite(state["sums"]).all()
+
+
+class CountWaits(TorchDispatchMode):
+    """Counts what makes the host wait for a device: scalars read, copies to the host."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):  # type: ignore[no-untyped-def]
+        self.count += "_local_scalar_dense" in str(function) or "nonzero" in str(function)
+        return function(*arguments, **(keywords or {}))
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_waits_for_the_device_do_not_grow_with_the_batches(
+    tmp_path: Path, split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch of 100 batches reads as few values from the device as one of 5."""
+    calls = [0]
+    for name in ("tolist", "cpu", "numpy", "item"):
+        real = getattr(torch.Tensor, name)
+
+        def counted(self, *args, real=real, **keywords):  # type: ignore[no-untyped-def]
+            calls[0] += 1
+            return real(self, *args, **keywords)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    waits = []
+    for train in (40, 800):
+        data = small_data(train=train)
+        trainer = make_trainer(tmp_path / str(train), data, grad_accum_split=split)
+        calls[0] = 0
+        with CountWaits() as mode:
+            trainer.train_epoch()
+        waits.append((calls[0], mode.count))
+    assert waits[0] == waits[1]
+    assert 0 < sum(waits[0]) < 10, "the sums of the epoch are read, and counted here"
+
+
+# Trains on a file system of two megabytes, which is full from epoch 2 to epoch 4.
+FULL_DISK = """
+import logging, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from small_run import make_trainer, small_data
+import torch
+folder, log = Path(sys.argv[1]), logging.getLogger("outlast")
+filler = folder / "filler"
+
+class Disk(logging.Handler):
+    def emit(self, record):
+        line = record.getMessage()
+        print(line, flush=True)
+        if line.startswith("epoch 2/"):
+            with filler.open("wb", buffering=0) as file:
+                for size in (4096, 1):
+                    try:
+                        while file.write(b"x" * size):
+                            pass
+                    except OSError:
+                        pass
+        if line.startswith("epoch 4/"):
+            state = torch.load(folder / "run" / "model_resume.pt", weights_only=True)
+            names = sorted(path.name for path in (folder / "run").iterdir())
+            print("on the disk:", state["epoch"], names)
+            filler.unlink()
+
+log.addHandler(Disk())
+log.setLevel(logging.INFO)
+history = make_trainer(folder / "run", epochs=5, learning_rate=0.3).train(5, 0)
+print("epochs:", history["epoch"])
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a small disk")
+def test_a_full_disk_costs_a_warning(tmp_path: Path) -> None:
+    """ENOSPC for two epochs: warned each time, old state intact, training goes on (story 15)."""
+    mount = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    shell = 'mount -t tmpfs -o size=2m tmpfs "$1" && shift && exec "$@"'
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run([*mount, shell, "sh", disk, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a tmpfs")
+    script = [sys.executable, "-c", FULL_DISK, disk, Path(small_run.__file__).parent]
+    done = subprocess.run([*mount, shell, "sh", disk, *script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    warned = [line for line in lines if line.startswith("state not saved")]
+    assert len(warned) == 2, done.stdout
+    assert "No space left on device" in warned[0]
+    assert "going on" in warned[0]
+    (kept,) = (line for line in lines if line.startswith("on the disk: "))
+    assert kept.startswith("on the disk: 1 "), kept
+    assert "outlast-tmp" not in kept
+    assert lines[-1] == "epochs: [1, 2, 3, 4, 5]"

@@ -1,0 +1,115 @@
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from outlast.distributed import Distributed
+from outlast.train.interrupt import SIGNALS, Interrupt
+from outlast.train.poll import Answer, Poll
+
+# says what it knows, each time that it is sent a line
+LISTENER = """
+import sys
+from outlast.train import interrupt
+interrupt.SAME_REQUEST_S = float(sys.argv[1])
+flag = interrupt.Interrupt().install()
+print("ready", flush=True)
+while sys.stdin.readline():
+    print(flag.received.name if flag.received else "nothing", flush=True)
+"""
+
+
+class Listener:
+    """A process with the flag installed."""
+
+    def __init__(self, same_request_s: float) -> None:
+        command = [sys.executable, "-c", LISTENER, str(same_request_s)]
+        self.process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
+        assert self.read() == "ready"
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self) -> str:
+        """Return the name of the signal that it has noted."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("?\n")
+        return self.read()
+
+    def wait_for(self, answer: str) -> None:
+        deadline = time.monotonic() + 10
+        while self.ask() != answer:
+            assert time.monotonic() < deadline
+
+
+@contextmanager
+def listening(same_request_s: float) -> Iterator[Listener]:
+    """Start a listener, and leave none behind."""
+    listener = Listener(same_request_s)
+    try:
+        yield listener
+    finally:
+        listener.process.kill()
+        listener.process.communicate()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_sets_the_flag_and_nothing_else(number: signal.Signals) -> None:
+    """A real signal is noted by name; the process goes on with what it was doing (story 3)."""
+    with listening(2.0) as listener:
+        assert listener.ask() == "nothing"
+        listener.process.send_signal(number)
+        listener.wait_for(number.name)
+        assert listener.process.poll() is None
+
+
+def test_the_same_request_may_arrive_twice() -> None:
+    """Two signals within two seconds, from SLURM and again through torchrun, are one request."""
+    with listening(2.0) as listener:
+        listener.process.send_signal(signal.SIGTERM)
+        listener.wait_for("SIGTERM")
+        listener.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert listener.ask() == "SIGTERM"
+
+
+def test_a_second_request_leaves_at_once() -> None:
+    """A later signal ends the process without waiting for a boundary, with 128 + its number."""
+    with listening(0.2) as listener:
+        listener.process.send_signal(signal.SIGTERM)
+        listener.wait_for("SIGTERM")
+        time.sleep(0.3)
+        listener.process.send_signal(signal.SIGINT)
+        assert listener.process.wait(10) == 128 + signal.SIGINT
+
+
+def test_one_rank_stops_when_it_is_asked() -> None:
+    """The flag gives stop and save at the next boundary; without it, nothing."""
+    interrupt = Interrupt()
+    poll = Poll(Distributed(), interrupt, every_seconds=1e6)
+    assert poll.ask() == Answer(save=False, stop=False)
+    interrupt.received = signal.SIGTERM
+    assert poll.ask() == Answer(save=True, stop=True)
+
+
+def test_one_rank_saves_when_it_is_time() -> None:
+    """A save is due after the interval, and again after the clock was started anew."""
+    poll = Poll(Distributed(), Interrupt(), every_seconds=0.1)
+    assert poll.ask() == Answer()
+    time.sleep(0.11)
+    assert poll.ask() == Answer(save=True)
+    poll.restart_clock()
+    assert poll.ask() == Answer()
+
+
+def test_every_boundary_saves_when_the_interval_is_zero() -> None:
+    """checkpoint.every_seconds: 0 saves at each step."""
+    poll = Poll(Distributed(), Interrupt(), every_seconds=0)
+    for _ in range(3):
+        assert poll.ask() == Answer(save=True)
+        poll.restart_clock()

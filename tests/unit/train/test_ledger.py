@@ -1,0 +1,102 @@
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.train.ledger import ATTEMPTS_JSONL, STATUS_JSON, Ledger
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The attempts on disk; each line must be whole."""
+    return [json.loads(line) for line in (folder / ATTEMPTS_JSONL).read_text().splitlines()]
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """What status.json says."""
+    content: dict[str, Any] = json.loads((folder / STATUS_JSON).read_text())
+    return content
+
+
+def test_an_attempt_leaves_a_line(tmp_path: Path) -> None:
+    """From the first moment the status says running; the end adds the line of the attempt."""
+    ledger = Ledger(tmp_path)
+    assert status(tmp_path)["state"] == "running"
+    ledger.begin(2, 5)
+    ledger.update(3, 1)
+    ledger.end("interrupted", "why")
+    (line,) = lines(tmp_path)
+    assert line == status(tmp_path)
+    assert [line[key] for key in ("attempt", "state", "reason")] == [1, "interrupted", "why"]
+    assert [line[key] for key in ("from_epoch", "from_step", "epoch", "step")] == [2, 5, 3, 1]
+
+
+def test_a_killed_attempt_is_closed_by_the_next(tmp_path: Path) -> None:
+    """A status that still says running becomes a line `killed`, with its last sign of life."""
+    Ledger(tmp_path).begin(4, 7)
+    second = Ledger(tmp_path)
+    assert [line["state"] for line in lines(tmp_path)] == ["killed"]
+    assert lines(tmp_path)[0]["epoch"] == 4
+    second.end("completed")
+    third = Ledger(tmp_path)
+    assert [line["state"] for line in lines(tmp_path)] == ["killed", "completed"]
+    assert [line["attempt"] for line in lines(tmp_path)] == [1, 2]
+    assert status(tmp_path)["attempt"] == 3
+    assert len(third.attempts) == 2
+
+
+def test_a_kill_between_status_and_line_loses_nothing(tmp_path: Path) -> None:
+    """A closed status without its line gets it from the next attempt, once."""
+    Ledger(tmp_path).end("interrupted", "why")
+    (tmp_path / ATTEMPTS_JSONL).unlink()
+    for _ in range(2):
+        Ledger(tmp_path)
+    assert [(line["attempt"], line["state"]) for line in lines(tmp_path)] == [
+        (1, "interrupted"),
+        (2, "killed"),
+    ]
+
+
+@pytest.mark.parametrize("kept", [1, 30, -2])
+def test_a_torn_last_line_is_written_anew(tmp_path: Path, kept: int) -> None:
+    """A line cut off by a power failure neither stops the next attempts nor spoils their lines."""
+    for _ in range(2):
+        Ledger(tmp_path).end("interrupted")
+    first, second = (tmp_path / ATTEMPTS_JSONL).read_text().splitlines()
+    (tmp_path / ATTEMPTS_JSONL).write_text(f"{first}\n{second[:kept]}")
+    Ledger(tmp_path).end("interrupted")
+    Ledger(tmp_path).end("completed")
+    assert [line["attempt"] for line in lines(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_a_status_that_is_no_json_is_forgotten(tmp_path: Path) -> None:
+    """An unreadable status costs its line, not the run."""
+    Ledger(tmp_path)
+    (tmp_path / STATUS_JSON).write_text('{"attempt": 1, "sta')
+    assert Ledger(tmp_path).attempts == []
+    assert status(tmp_path)["attempt"] == 1
+
+
+def test_seconds_add_up_over_attempts(tmp_path: Path) -> None:
+    """The seconds of a run are those of all its attempts, the pauses between them left out."""
+    for _ in range(3):
+        ledger = Ledger(tmp_path)
+        time.sleep(0.05)
+        ledger.end("interrupted")
+        time.sleep(0.2)
+    last = Ledger(tmp_path)
+    time.sleep(0.05)
+    assert 0.2 <= last.seconds < 0.4
+
+
+def test_signs_of_life_are_rare(tmp_path: Path) -> None:
+    """Thousands of steps do not write thousands of files; the end writes the latest position."""
+    ledger = Ledger(tmp_path)
+    ledger.begin(0, 0)
+    before = (tmp_path / STATUS_JSON).stat().st_mtime_ns
+    for step in range(2000):
+        ledger.update(0, step)
+    assert (tmp_path / STATUS_JSON).stat().st_mtime_ns == before
+    ledger.end("completed")
+    assert status(tmp_path)["step"] == 1999
