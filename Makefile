@@ -13,7 +13,7 @@ REPORT := results/digits/report.html
 # the rules of the workflow call `outlast` and `torchrun` by name
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test test-all check format docs clean
+.PHONY: demo test test-slow check format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -30,8 +30,8 @@ $(REPORT): results/digits/leaderboard.tsv results/digits/confusion.png \
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(STAMP)
-	$(BIN)/python -m pytest
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
 
 check: $(STAMP)
 	$(BIN)/ruff check .

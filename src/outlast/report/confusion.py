@@ -11,6 +11,7 @@ from outlast.report.results import read_json
 from outlast.report.style import figure_file
 from outlast.report.wording import shorten
 
+CELL = 0.5  # inches of a cell that holds count and share
 FEW = 12  # classes up to which a cell has room for count and share
 MANY = 40  # classes from which numbers would overlap
 
@@ -29,7 +30,7 @@ def confusion(metrics_path: Path, out_png: Path, title: str) -> None:
     """
     metrics = read_json(metrics_path)
     counts = np.asarray(metrics["confusion"], dtype=np.int64)
-    size = float(np.clip(2.2 + (0.62 if len(counts) <= FEW else 0.3) * len(counts), 4.0, 14.0))
+    size = float(np.clip(2.2 + (CELL if len(counts) <= FEW else 0.3) * len(counts), 4.0, 14.0))
     with figure_file(out_png, width=size + 1.1, height=size + 0.3, title=title) as figure:
         axes = figure.subplots()
         _draw_cells(axes, counts)
@@ -42,7 +43,9 @@ def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
     shares = np.ma.masked_invalid(np.where(rows > 0, counts / np.maximum(rows, 1), np.nan))
     axes.set_facecolor("#EEEEEE")
     # square root: a mistake of 2 % is what one looks for, and would be white on a linear scale
-    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, vmin=0.0, vmax=1.0))
+    image = axes.imshow(
+        shares, cmap="Blues", norm=PowerNorm(0.5, vmin=0.0, vmax=1.0), aspect="auto"
+    )
     bar = axes.figure.colorbar(
         image, ax=axes, fraction=0.04, aspect=30, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
     )
@@ -53,8 +56,8 @@ def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
         return
     for (true, predicted), count in np.ndenumerate(counts):
         share = shares[true, predicted]
-        if share is np.ma.masked or (count == 0 and len(counts) > FEW):
-            continue  # zeros would drown the mistakes among many classes
+        if share is np.ma.masked or count == 0:
+            continue  # zeros would drown the mistakes
         text = f"{count}\n{100 * share:.1f} %" if len(counts) <= FEW else f"{count}"
         colour = "white" if share > 0.4 else "black"
         axes.text(
@@ -65,7 +68,7 @@ def _draw_cells(axes: Axes, counts: np.ndarray) -> None:
 def _font(counts: np.ndarray) -> float:
     """Return a size in points at which the widest number fits its cell."""
     width = max(len(str(counts.max())), 6 if len(counts) <= FEW else 2)
-    cell = 0.62 if len(counts) <= FEW else 0.3
+    cell = CELL if len(counts) <= FEW else 0.3
     return float(min(10.0, 72 * cell * 0.9 / (0.62 * width)))
 
 
