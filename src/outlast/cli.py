@@ -38,7 +38,8 @@ def _parser() -> argparse.ArgumentParser:
 
     train = verbs.add_parser("train", help="train one run, or go on with it (under torchrun)")
     _add_config(train)
-    train.add_argument("--run", help="which run, if the config has a sweep")
+    # not --run: torchrun takes that for a short form of its own --run-path
+    train.add_argument("--run-name", help="which run, if the config has a sweep")
     train.add_argument("--data", type=Path, required=True, help="data folder of prepare")
     train.add_argument("--out", type=Path, required=True, help="run folder")
     train.add_argument("--checkpoint-every", type=float, help="replaces checkpoint.every_seconds")
@@ -92,7 +93,7 @@ def _choose_run(content: Mapping[str, Any], source: str, name: str | None) -> Co
         return next(iter(runs.values()))
     if name not in runs:
         given = "none was named" if name is None else f"{name} is not among them"
-        raise ConfigError([f"--run: {given}; there are: {', '.join(runs)}"], source)
+        raise ConfigError([f"--run-name: {given}; there are: {', '.join(runs)}"], source)
     return runs[name]
 
 
@@ -119,7 +120,7 @@ def _train(options: argparse.Namespace) -> int:
     ):
         if value is not None:
             content = {**content, section: {**content.get(section, {}), key: value}}
-    config = _choose_run(content, source, options.run)
+    config = _choose_run(content, source, options.run_name)
     from outlast.train.run import train_run
 
     return train_run(config, options.data, options.out, interrupt)

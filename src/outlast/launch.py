@@ -15,7 +15,7 @@ from types import TracebackType
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 # Set by the train rule. Without it `nohup torchrun ... &` outlives the shell, as people expect.
 END_WITH_PARENT = "OUTLAST_END_WITH_PARENT"
@@ -39,10 +39,20 @@ def _explain(kind: type[BaseException], error: BaseException, trace: TracebackTy
     if isinstance(error, SignalException):
         print(f"torchrun: stopped by {signal.Signals(error.sigval).name}", flush=True)
     elif isinstance(error, ChildFailedError):
-        rank, failure = error.get_first_failure()
+        rank, failure = min(error.failures.items(), key=lambda item: _likely_cause(item[1]))
         print(f"torchrun: rank {rank} {_ending(failure.exitcode)}", flush=True)
     else:
         sys.__excepthook__(kind, error, trace)
+
+
+def _likely_cause(failure: ProcessFailure) -> tuple[int, int]:
+    """Return a sort key: the first noticed; of those noticed at once, not the one dragged along.
+
+    A rank that was killed lets the others fail in their next collective, and torchrun ends the
+    rest with SIGTERM.
+    """
+    killed, ended_by_torchrun = failure.exitcode < 0, failure.exitcode == -signal.SIGTERM
+    return failure.timestamp, 2 if ended_by_torchrun else 0 if killed else 1
 
 
 def _ending(exit_code: int) -> str:

@@ -11,12 +11,8 @@ from typing import Any
 
 import psutil
 
-TORCHRUN = [
-    str(Path(sys.executable).parent / "torchrun"),
-    "--standalone",
-    "--logs-specs",
-    "outlast",
-]
+BIN = Path(sys.executable).parent
+TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--logs-specs", "outlast"]
 
 
 class Launch:

@@ -79,7 +79,7 @@ def _find(network: str) -> Callable[..., Any]:
     constructor: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(constructor):
         raise ModelError(
-            f"model.network: {place} has no class or function {name}; check the name after the colon"
+            f"model.network: {place} has no class or function {name}; check what follows the colon"
         )
     return constructor
 

@@ -2,8 +2,10 @@
 
 Neither is a declared output or a `log:`: Snakemake deletes those, or empties them, at a retry.
 A killed attempt cannot write its own line; the next one writes it, from the last sign of life.
+Nothing here may end a run: on a full disk, what cannot be written is left out.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -11,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outlast.files import write_json
+from outlast.files import write_atomically, write_json
 
 STATUS_JSON = "status.json"
 ATTEMPTS_JSONL = "attempts.jsonl"
@@ -70,12 +72,15 @@ class Ledger:
 
     def _write(self) -> None:
         self._status["updated"] = time.time()
-        write_json(self._status_file, self._status)
+        with contextlib.suppress(OSError):
+            write_json(self._status_file, self._status)
 
     def _append(self, line: dict[str, Any]) -> None:
-        with self._attempts_file.open("a") as file:
-            file.write(json.dumps(line) + "\n")
         self.attempts.append(line)
+        # the whole file: a line added behind one that a kill cut off would be lost with it
+        text = "".join(json.dumps(attempt) + "\n" for attempt in self.attempts)
+        with contextlib.suppress(OSError):
+            write_atomically(self._attempts_file, text.encode())
 
     def _read_status(self) -> dict[str, Any] | None:
         try:
@@ -97,6 +102,6 @@ class Ledger:
         for line in text.splitlines():
             try:
                 lines.append(json.loads(line))
-            except ValueError:  # cut off by a kill: that attempt is known from the status
+            except ValueError:  # damaged: the last attempt is known from the status
                 continue
         return lines

@@ -66,7 +66,9 @@ def reporting(folder: Path, is_main: bool) -> Iterator[Progress | None]:
     console = Console()
     handlers: list[logging.Handler] = []
     if console.is_terminal and is_main:
-        handlers.append(RichHandler(console=console, show_path=False, show_level=False))
+        handlers.append(
+            RichHandler(console=console, show_path=False, show_level=False, log_time_format="%X")
+        )
     else:
         handlers.append(logging.StreamHandler(sys.stdout))
         handlers[0].setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))

@@ -53,6 +53,9 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
             if is_main:
                 log.error("error: %s", error)
             return 1
+        except OSError as error:  # the outputs, at the end: they need the disk
+            log.error("error: %s; make room or correct it, and start the run again", error)
+            return 1
     return 0
 
 

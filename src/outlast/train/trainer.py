@@ -1,5 +1,6 @@
 """The loop: train an epoch, validate, keep the best, save; and go on where a kill left it."""
 
+import contextlib
 import logging
 import time
 from pathlib import Path
@@ -260,7 +261,8 @@ class Trainer:
         self._start_next_epoch()
         self._save()
         if is_best and self.distributed.is_main:
-            self._outputs.write_model(run)  # for people who look; the declared one comes last
+            with contextlib.suppress(OSError):  # a full disk: the state has warned of it
+                self._outputs.write_model(run)  # for people who look; the declared one comes last
 
     def _start_next_epoch(self) -> None:
         self.run.start_next_epoch()

@@ -56,7 +56,7 @@ def predict_split(
 ) -> Tensor:
     """Return float32 logits of ``rows``, shape (rows, outputs), on the host of every rank.
 
-    Unpadded shards: the last rank may have a row less than the first.
+    Unpadded shards: their sizes differ by one row at most, and with few rows some are empty.
 
     Args:
         model: Put into evaluation mode.
@@ -74,6 +74,7 @@ def predict_split(
         if len(part):
             logits.append(model(*reader.read(part).inputs).float().reshape(len(part), -1))
         at_boundary()
-    width = distributed.broadcast(logits[0].shape[1] if logits else 0)
+    # a rank without a row has not seen how wide they are; with few rows, that is rank 0
+    width = max(distributed.gather(logits[0].shape[1] if logits else 0))
     own = torch.cat(logits) if logits else torch.empty(0, width)
     return distributed.gather_rows(own, [len(share) for share in shares])

@@ -5,7 +5,7 @@ import torch
 
 from outlast.config import ModelSection
 from outlast.errors import ModelError
-from outlast.model.build import build_network, source_digest
+from outlast.model.build import build_network, network_facts
 
 SOURCE = """
 import torch
@@ -124,15 +124,21 @@ def test_trying_a_network_leaves_it_as_it_was(tmp_path: Path) -> None:
     assert network.norm.training
 
 
-def test_the_source_digest_follows_the_code(tmp_path: Path) -> None:
-    """Comments and layout do not count, code does; built-in networks have none (story 57)."""
-    first = source_digest(own(tmp_path, name="one.py"))
-    laid_out = SOURCE.replace("  # a comment", "").replace(
-        "\n    def forward", "\n\n\n    def forward"
-    )
+def test_a_network_is_known_by_its_code(tmp_path: Path) -> None:
+    """Path, comments and layout do not count; code does (story 57)."""
+    first = network_facts(own(tmp_path, name="one.py"))
+    laid_out = SOURCE.replace("  # a comment", "").replace("\n    def for", "\n\n\n    def for")
     assert laid_out != SOURCE
-    assert source_digest(own(tmp_path, laid_out, "two.py")) == first
-    assert source_digest(own(tmp_path, SOURCE.replace("relu", "tanh"), "three.py")) != first
-    assert len(first) == 64
-    assert source_digest("mlp") == ""
-    assert source_digest("torch.nn:Linear") != ""
+    assert network_facts(own(tmp_path, laid_out, "two.py")) == first
+    other = network_facts(own(tmp_path, SOURCE.replace("relu", "tanh"), "three.py"))
+    assert other["model.network"] == first["model.network"] == "Net"
+    assert other["model.source"] != first["model.source"]
+    assert len(first["model.source"]) == 64
+
+
+def test_every_kind_of_network_has_facts() -> None:
+    """A built-in one has its name alone, an installed one also the digest of its module."""
+    assert network_facts("cnn1d") == {"model.network": "cnn1d"}
+    installed = network_facts("torch.nn:Linear")
+    assert installed["model.network"] == "Linear"
+    assert installed["model.source"] != network_facts("torch.nn:ReLU")["model.source"]

@@ -22,15 +22,13 @@ class OneOfTwo(Distributed):
 
 
 def masks(folder: Path, epochs: int = 2, rank: int | None = None, seed: int = 0) -> list[list[int]]:
-    """The dropout masks of all steps: which of the representation was kept, in the first row."""
+    """The dropout masks of all steps: what was kept in their first two rows."""
     ranks = Distributed() if rank is None else OneOfTwo(rank, 2)
     trainer = make_trainer(folder, dropout=0.5, distributed=ranks, batch_size=10, seed=seed)
     for _ in range(epochs):
         trainer.train_epoch()
     assert isinstance(trainer.model, Net)
-    return [
-        (mask[0] > 0).int().tolist() + (mask[1] > 0).int().tolist() for mask in trainer.model.masks
-    ]
+    return [(mask[:2] > 0).int().flatten().tolist() for mask in trainer.model.masks]
 
 
 def test_dropout_differs_between_steps_and_epochs(tmp_path: Path) -> None:
