@@ -29,7 +29,7 @@ def test_random_kills_change_nothing(
     world_size: int, kills: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """Killed at random again and again, a run ends with the bits of the undisturbed one."""
-    run = Run(tmp_path / "run", data, world_size=world_size)
+    run = Run(tmp_path / "run", data, world_size=world_size, wait_s=0.06)
     assert kill_at_random(run, kills, seed=world_size) >= kills - 1
     run.finish()
     assert "resumed: epoch" in run.log
@@ -38,9 +38,9 @@ def test_random_kills_change_nothing(
 
 def test_three_kills_within_one_epoch(data: Path, undisturbed: Undisturbed, tmp_path: Path) -> None:
     """The second and third resume within one epoch are as exact as the first (story 7)."""
-    run = Run(tmp_path / "run", data, every_seconds=0)
+    run = Run(tmp_path / "run", data, every_seconds=0, wait_s=0.08)
     for _ in range(3):
-        assert run.kill_when(run.trains, 0.08)
+        assert run.kill_when(run.trains, 0.2)
     run.finish()
     resumed = [line for line in run.log.splitlines() if "resumed: epoch 1," in line]
     assert len(resumed) == 3, run.log
@@ -83,7 +83,7 @@ def test_a_hundred_kills(
     """More than a hundred kills over 1, 2 and 3 ranks: the same bits each time."""
     killed = 0
     for seed in range(4):
-        run = Run(tmp_path / f"run{seed}", data, world_size=world_size)
+        run = Run(tmp_path / f"run{seed}", data, world_size=world_size, wait_s=0.1)
         killed += kill_at_random(run, 9, seed=100 * world_size + seed)
         run.finish()
         assert_same(run.folder, undisturbed(world_size))

@@ -45,6 +45,7 @@ class Run:
     config: dict[str, Any] = field(default_factory=run_config)
     world_size: int = 1
     every_seconds: float = 0.1
+    wait_s: float = 0.02  # of each forward pass
 
     @property
     def marks(self) -> Path:
@@ -69,6 +70,7 @@ class Run:
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             environment["OUTLAST_TEST_MARKS"] = str(self.marks)
+            environment["OUTLAST_TEST_WAIT_S"] = str(self.wait_s)
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def finish(self, timeout_s: float = 240) -> None:

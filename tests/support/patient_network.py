@@ -1,7 +1,7 @@
 """A user's own network for the kill tests: dropout, and a wait in each forward pass.
 
-The wait makes an epoch long enough to be hit anywhere. It touches no random number.
-OUTLAST_TEST_MARKS names a folder where it leaves word of what it is doing.
+The wait (OUTLAST_TEST_WAIT_S) makes an epoch long enough to be hit anywhere. It touches no random
+number. OUTLAST_TEST_MARKS names a folder where the network leaves word of what it is doing.
 """
 
 import os
@@ -15,9 +15,8 @@ from torch import Tensor, nn
 class PatientNet(nn.Module):
     """Two linear layers with dropout and batch normalization: both have something to lose."""
 
-    def __init__(self, num_inputs: int, num_outputs: int, width: int = 24, wait_s: float = 0.02):
+    def __init__(self, num_inputs: int, num_outputs: int, width: int = 24):
         super().__init__()
-        self.wait_s = wait_s
         self.body = nn.Sequential(
             nn.Flatten(),
             nn.Linear(num_inputs, width),
@@ -33,5 +32,5 @@ class PatientNet(nn.Module):
             Path(marks, "training").touch()
         if marks and torch.is_inference_mode_enabled():
             Path(marks, "validation").touch()
-        time.sleep(self.wait_s)
+        time.sleep(float(os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")))
         return self.head(self.body(rows))

@@ -23,6 +23,7 @@ class Meter:
         self._distributed = distributed
         device = distributed.device
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._loss, self._correct = self._sums.unbind()  # views
         self._recent = torch.zeros(min(num_steps, RECENT), dtype=torch.float64, device=device)
         self._slots = torch.arange(len(self._recent), dtype=torch.float64, device=device)
         self._lap, self._bad_before = 0, torch.full_like(self._sums[0], math.inf)
@@ -33,7 +34,8 @@ class Meter:
         lap, slot = divmod(step, len(self._recent))
         if lap != self._lap:
             self._start_lap(lap)
-        self._sums.add_(torch.stack((loss_sum, correct)))
+        self._loss.add_(loss_sum)
+        self._correct.add_(correct)
         self._recent[slot].add_(loss_sum)
 
     def start_epoch(self) -> None:
