@@ -71,6 +71,7 @@ def test_kill_during_a_checkpoint_write(
         caught += killed and any(run.folder.glob("*outlast-tmp*"))
     run.finish()
     assert caught >= 1, "no kill fell into a write"
+    assert "truncated" not in run.log, "the state before is whole: nothing to set aside"
     assert not any(run.folder.glob("*outlast-tmp*")), "leftovers are removed at the next start"
     assert_same(run.folder, undisturbed(1))
 

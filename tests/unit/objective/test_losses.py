@@ -95,4 +95,5 @@ def test_decisions_are_made_on_raw_logits() -> None:
     close = torch.tensor([[20.0, 20.0 + 1e-5], [20.0 + 1e-5, 20.0]])
     assert torch.equal(close.half().softmax(1)[:, 0], close.half().softmax(1)[:, 1])
     assert decide(close).tolist() == [1, 0]
+    assert int(count_correct(close, torch.tensor([1, 0]))) == 2
     assert int(count_correct(close, torch.tensor([1, 1]))) == 1
