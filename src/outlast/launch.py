@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 from types import TracebackType
+from typing import Any
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -23,7 +24,22 @@ FORWARDED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
 
 
 class QuietLogsSpecs(DefaultLogsSpecs):
-    """Where torchrun puts the output of the ranks: as by default, on its own."""
+    """Where torchrun puts the output of the ranks: on its own, unless other options say so."""
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | dict[int, Std] = Std.NONE,
+        tee: Std | dict[int, Std] = Std.NONE,
+        **options: Any,
+    ) -> None:
+        """Take torchrun's options. Without a folder for logs, make none.
+
+        By default every attempt would leave an empty one among the temporary files for ever.
+        """
+        if log_dir is None and redirects == Std.NONE and tee == Std.NONE:
+            log_dir = os.devnull
+        super().__init__(log_dir, redirects, tee, **options)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Prepare this torchrun, just before it starts the ranks and installs its handlers."""
