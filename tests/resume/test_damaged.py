@@ -11,10 +11,13 @@ Undisturbed = Callable[[int], Path]
 
 
 def truncate(content: bytes) -> bytes:
+    """Cut off the last third."""
     return content[: len(content) * 2 // 3]
 
 
 def flip(at: float) -> Callable[[bytes], bytes]:
+    """Return what flips one bit at that share of the file."""
+
     def mutate(content: bytes) -> bytes:
         changed = bytearray(content)
         changed[int(at * (len(content) - 1))] ^= 1 << random.Random(at).randrange(8)

@@ -68,6 +68,21 @@ def test_a_kill_leaves_whole_files(tmp_path: Path, seed: int) -> None:
     assert sorted(tmp_path.iterdir()) == [path, previous]
 
 
+def test_a_reader_always_finds_a_file(tmp_path: Path) -> None:
+    """While a file is replaced hundreds of times, there is no instant without one."""
+    path, previous = tmp_path / "state", tmp_path / "state.prev"
+    process = subprocess.Popen([sys.executable, "-c", WRITER, path, previous], stdout=-1)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        for _ in range(20_000):
+            path.stat()
+            previous.stat()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     """A file larger than the process may write: OSError, old bytes intact, no leftovers."""
     path = tmp_path / "state"

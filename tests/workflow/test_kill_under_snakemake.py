@@ -73,7 +73,7 @@ def test_retries_resume_after_kills_of_the_training(tmp_path: Path, undisturbed:
 def test_kill_of_snakemake_ends_the_training_and_a_restart_resumes(
     tmp_path: Path, undisturbed: Path
 ) -> None:
-    """kill -9 of Snakemake alone: the training saves and leaves; unlock, run again, exact."""
+    """Kill -9 of Snakemake alone: the training saves and leaves; unlock, run again, exact."""
     process = start_snakemake(tmp_path, *target(tmp_path))
     wait_for(tmp_path, process, "epoch 1/3", times=1)
     torchrun = torchrun_below(process)

@@ -3,10 +3,7 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from snakemaking import PROFILE, ROOT, snakemake

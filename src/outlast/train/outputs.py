@@ -67,7 +67,7 @@ class Outputs:
         write_json(self.folder / HISTORY_JSON, content)
 
     def _best(self, run: RunState) -> dict[str, Any]:
-        """Return epoch, metrics and selection metric of the best weights; the last epoch without validation."""
+        """Return epoch and metrics of the best weights: the last epoch without validation."""
         epoch = run.selection.best_epoch or len(run.history)
         row = run.history.rows[epoch - 1]
         values = {key: row[key] for key in row if key == "epoch" or key.startswith("val_")}

@@ -120,7 +120,7 @@ def test_files_hold_the_test_split(tmp_path: Path) -> None:
 def test_binary_predictions_have_a_column_for_each_class(tmp_path: Path) -> None:
     """One logit becomes two probabilities; the larger one is that of the predicted class."""
     model_path, data_folder = write_experiment(tmp_path, source="breast_cancer")
-    stored = evaluate(model_path, data_folder, tmp_path / "out")
+    evaluate(model_path, data_folder, tmp_path / "out")
     data = open_data(data_folder)
     table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
     first, second = (table[f"p_{name}"] for name in data.classes)

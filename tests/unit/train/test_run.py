@@ -1,0 +1,104 @@
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from outlast.config import Config, TrainingSection, parse
+from outlast.data.store import prepare
+from outlast.train.interrupt import Interrupt
+from outlast.train.run import EXIT_INTERRUPTED, build_optimizer, train_run
+
+
+def iris(**training: Any) -> Config:
+    """A config that trains in a moment."""
+    keys = {"epochs": 2, "batch_size": 32, **training}
+    return parse({"data": {"source": "iris"}, "training": keys, "launch": {"device": "cpu"}})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The irises, prepared."""
+    folder = tmp_path_factory.mktemp("iris") / "data"
+    prepare(iris().data, folder)
+    return folder
+
+
+def test_a_finished_run_gives_0(data: Path, tmp_path: Path) -> None:
+    """Both declared outputs are there, and events.log has a line per epoch."""
+    assert train_run(iris(), data, tmp_path / "run", Interrupt()) == 0
+    assert json.loads((tmp_path / "run" / "history.json").read_text())["stopped"] == "completed"
+    assert (tmp_path / "run" / "model_best.pt").stat().st_size > 0
+    log = (tmp_path / "run" / "events.log").read_text()
+    assert "epoch 1/2" in log
+    assert "epoch 2/2" in log
+
+
+def test_an_interrupted_run_gives_75(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal and the position are named; the events of both attempts stay in events.log."""
+    interrupt = Interrupt()
+    interrupt.received = signal.SIGTERM
+    assert train_run(iris(), data, tmp_path, interrupt) == EXIT_INTERRUPTED == 75
+    assert "SIGTERM: interrupted in epoch 1 after step 1 of 4" in capsys.readouterr().out
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    log = (tmp_path / "events.log").read_text()
+    assert "SIGTERM: interrupted" in log
+    assert "resumed: epoch 1, after step 1" in log
+
+
+def test_an_error_gives_1_and_one_line(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network that cannot be built ends the run with its message, before anything is trained."""
+    config = iris().model_copy(update={"model": iris().model.model_copy(update={"network": "a:B"})})
+    assert train_run(config, data, tmp_path, Interrupt()) == 1
+    output = capsys.readouterr().out
+    assert "error: model.network: a:B cannot be imported" in output
+    assert "Traceback" not in output
+    assert not (tmp_path / "status.json").exists()
+
+
+def test_outputs_that_cannot_be_written_give_1(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a folder for history.json: the reason in one line; the next start is complete."""
+    (tmp_path / "history.json").mkdir()
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 1
+    output = capsys.readouterr().out
+    assert "error: [Errno 21] Is a directory" in output
+    (tmp_path / "history.json").rmdir()
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    assert "already complete: 2 epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("adamw", lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.2, fused=False)),
+        ("adam", lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.2, fused=False)),
+        ("sgd", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.7, weight_decay=0.2)),
+    ],
+)
+def test_the_optimizer_is_the_one_of_torch(name: str, reference: Any) -> None:
+    """Three steps of the fused form are those of the plain one; frozen weights stay."""
+    section = TrainingSection(optimizer=name, learning_rate=0.1, weight_decay=0.2, momentum=0.7)
+    torch.manual_seed(0)
+    ours = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    theirs = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    theirs.load_state_dict(ours.state_dict())
+    for network in (ours, theirs):
+        network[1].bias.requires_grad_(False)
+    trained = [parameter for parameter in theirs.parameters() if parameter.requires_grad]
+    pairs = ((ours, build_optimizer(section, ours)), (theirs, reference(trained)))
+    rows = torch.randn(8, 3)
+    for network, optimizer in pairs:
+        for _ in range(3):
+            optimizer.zero_grad()
+            network(rows).square().mean().backward()
+            optimizer.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
