@@ -128,6 +128,8 @@ def test_the_signal_of_one_rank_stops_all_at_one_step(results: Results, world_si
 
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_the_ranks_resume_to_the_bit(results: Results, world_size: int) -> None:
-    """New objects on the same ranks go on to the weights of a straight run, dropout included."""
+    """New objects on the same ranks reach weights and sums of a straight run, dropout included."""
     for rank in results[world_size]:
         assert torch.equal(rank["resumed"]["second"], rank["resumed"]["straight"])
+        straight, second = rank["resumed"]["sums"]
+        assert second == straight

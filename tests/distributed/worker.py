@@ -172,6 +172,10 @@ def resumed(folder: Path, ranks: Distributed) -> dict[str, Any]:
         "steps": len(steps),
         "straight": weights(straight),
         "second": weights(second),
+        "sums": [
+            {key: run.run.history.column(key) for key in ("train_loss", "train_acc", "val_loss")}
+            for run in (straight, second)
+        ],
     }
 
 

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from outlast.config import ModelSection
 from outlast.errors import ModelError
-from outlast.files import digest
+from outlast.files import digest, digest_values
 from outlast.model.networks import BUILT_IN
 
+# prefix of the names under which files of users are imported
+USER_MODULE = "outlast_user_"
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -52,16 +54,36 @@ def network_facts(network: str) -> dict[str, str]:
     """Return what a recipe must know of a network: its name, and a digest of its code.
 
     Of the code and not of the path; of the syntax tree, so that comments and layout do not
-    count. The built-in ones have a name only.
+    count. Modules of the user's own that it imports from its folder, or below, are part of it; a
+    library is not. The built-in ones have a name only.
     """
     if network in BUILT_IN:
         return {"model.network": network}
-    file = inspect.getsourcefile(sys.modules[_find(network).__module__])
-    tree = ast.dump(ast.parse(Path(file).read_text())) if file else ""
-    return {
-        "model.network": network.rpartition(":")[2],
-        "model.source": digest(tree.encode()),
-    }
+    constructor = _find(network)
+    named = _import(network.rpartition(":")[0])
+    defining = sys.modules.get(getattr(constructor, "__module__", ""), named)
+    trees = [
+        ast.dump(ast.parse(file.read_text()))
+        for module in dict.fromkeys((named, defining))
+        for file in _source_files(module)
+    ]
+    return {"model.network": network.rpartition(":")[2], "model.source": digest_values(trees)}
+
+
+def _source_files(module: ModuleType) -> list[Path]:
+    """Return the file of a module, and those of the user's own modules at its side."""
+    if not (module.__file__ or "").endswith(".py"):  # compiled
+        return []
+    source = Path(str(module.__file__)).resolve()
+    if {"site-packages", "dist-packages"} & set(source.parts):
+        return [source]
+    loaded = [
+        getattr(other, "__file__", None)
+        for name, other in list(sys.modules.items())
+        if not name.startswith(USER_MODULE)  # another network
+    ]
+    files = {Path(file).resolve() for file in loaded if file and file.endswith(".py")}
+    return sorted({source} | {file for file in files if file.is_relative_to(source.parent)})
 
 
 def _find(network: str) -> Callable[..., Any]:
@@ -69,7 +91,7 @@ def _find(network: str) -> Callable[..., Any]:
         return BUILT_IN[network]
     place, _, name = network.rpartition(":")
     try:
-        module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+        module = _import(place)
     except Exception as error:
         raise ModelError(
             f"model.network: {network} cannot be imported: {type(error).__name__}: {error};"
@@ -84,12 +106,14 @@ def _find(network: str) -> Callable[..., Any]:
     return constructor
 
 
-def _import_module(name: str) -> ModuleType:
-    return importlib.import_module(name)
+def _import(place: str) -> ModuleType:
+    if place.endswith(".py"):
+        return _import_file(Path(place).expanduser())
+    return importlib.import_module(place)
 
 
 def _import_file(path: Path) -> ModuleType:
-    name = "outlast_user_" + digest(str(path.resolve()).encode())[:12]
+    name = USER_MODULE + digest(str(path.resolve()).encode())[:12]
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -97,6 +121,8 @@ def _import_file(path: Path) -> ModuleType:
     assert spec.loader is not None, "so it has the loader of .py files"
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up
+    if str(path.resolve().parent) not in sys.path:
+        sys.path.append(str(path.resolve().parent))  # its own modules at its side, as in a script
     try:
         spec.loader.exec_module(module)
     except BaseException:

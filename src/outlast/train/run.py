@@ -53,6 +53,12 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
             if is_main:
                 log.error("error: %s", error)
             return 1
+        except RuntimeError as error:
+            if "gloo" not in str(error):
+                raise
+            # its cause is in the line of torchrun; a traceback of ours would only hide that
+            log.error("error: lost another rank: %s", str(error).splitlines()[0])
+            return 1
         except OSError as error:  # the outputs, at the end: they need the disk
             log.error("error: %s; make room or correct it, and start the run again", error)
             return 1

@@ -34,6 +34,7 @@ from outlast.train.resume import resume
 from outlast.train.schedule import build_schedule
 from outlast.train.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
+from outlast.train.single_rows import refuse_single_rows
 from outlast.train.state import Position, RunState, Stopwatch
 from outlast.train.validation import Validation, predict_split
 
@@ -127,6 +128,7 @@ class Trainer:
         if ranks.is_main:
             self._ledger = Ledger(self._outputs.folder)
         resume(run, self._checkpoints, self.recipe, rule, ranks)
+        refuse_single_rows(self.model, self._reader, self.data, self.config, ranks)
         if self._ledger:
             self._ledger.begin(run.position.epoch, run.position.step)
         bars = Bars(progress, epochs, self.config.training.batch_size)
@@ -276,8 +278,12 @@ class Trainer:
             attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.seconds
         content = self._outputs.history(self.run, stopped, attempts, seconds)
         if self._ledger:
-            self._outputs.write_model(self.run)
-            self._outputs.write_history(content)
+            try:
+                self._outputs.write_model(self.run)
+                self._outputs.write_history(content)
+            except OSError as error:
+                self._ledger.end("failed", str(error))
+                raise
             self._ledger.end("completed", stopped)
         self.distributed.barrier()
         return content

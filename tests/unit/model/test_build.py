@@ -136,6 +136,20 @@ def test_a_network_is_known_by_its_code(tmp_path: Path) -> None:
     assert len(first["model.source"]) == 64
 
 
+def test_the_users_modules_beside_a_network_are_part_of_it(tmp_path: Path) -> None:
+    """It may import them as a script does; their code counts, in whatever way it is exported."""
+    found = []
+    for index, factor in enumerate((1, 2)):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        layers = f"import torch\nclass Net{index}(torch.nn.Linear):\n    factor = {factor}\n"
+        (folder / f"layers{index}.py").write_text(layers.replace(f"Net{index}", "Base"))
+        source = f"import functools, layers{index}\nNet = functools.partial(layers{index}.Base, 1)"
+        path = own(folder, source)
+        found.append(network_facts(path)["model.source"])
+    assert found[0] != found[1]
+
+
 def test_every_kind_of_network_has_facts() -> None:
     """A built-in one has its name alone, an installed one also the digest of its module."""
     assert network_facts("cnn1d") == {"model.network": "cnn1d"}

@@ -99,6 +99,7 @@ def test_a_config_changed_back_recalls_its_state(tmp_path: Path) -> None:
     assert back is not None
     assert back.epoch == 4
     assert "made with this very recipe: taking it back" in notes[-1]
+    assert names(tmp_path) == sorted([MODEL_RESUME, f"model_resume.{fingerprint(OTHER)[:12]}.pt"])
     again, _ = checkpoints.load(RECIPE)
     assert again is not None
     assert again.epoch == 4

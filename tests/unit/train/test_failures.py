@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outlast.data.sampling import epoch_order
 from outlast.data.store import DataSet
-from outlast.errors import NonFiniteLossError
+from outlast.errors import ModelError, NonFiniteLossError
 
 ROW = 5
 
@@ -34,6 +34,16 @@ def seed_with_bad_step(step: int, batch_size: int = 8) -> int:
         if order.index(ROW) // batch_size == step:
             return seed
     raise AssertionError("no seed")
+
+
+def test_batch_norm_that_will_meet_one_row_is_refused_at_the_start(tmp_path: Path) -> None:
+    """29 rows in batches of 7 end in one row: said before the first step, with what to change."""
+    trainer = make_trainer(tmp_path, small_data(train=29), batch_size=7)
+    trainer.model.body = torch.nn.Sequential(trainer.model.body, torch.nn.BatchNorm1d(8))
+    with pytest.raises(ModelError, match=r"one row .*29 rows in batches of 7 .*batch_size"):
+        trainer.train(1)
+    assert trainer.run.position.step == 0
+    assert int(trainer.model.body[1].num_batches_tracked) == 0, "tried on a copy"
 
 
 @pytest.mark.parametrize("step", [0, 2, 3])
@@ -112,6 +122,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from small_run import make_trainer, small_data
 import torch
+from outlast.train import ledger
+ledger.SIGN_OF_LIFE_S = 0  # writes its status at each step
 folder, log = Path(sys.argv[1]), logging.getLogger("outlast")
 filler = folder / "filler"
 
