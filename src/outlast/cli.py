@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutlastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # of the verbs that have nothing to save
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -177,6 +177,7 @@ class Config(Section):
     experiment: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=100,
         description="Names the folder under results/.",
     )
     data: DataSection = Field(description="")
@@ -201,7 +202,7 @@ def load(path: Path) -> Config:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping without checking its keys."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), _Loader)
     except OSError as error:
         raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
     except yaml.YAMLError as error:
@@ -209,6 +210,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(["a mapping of keys to values is needed"], str(path))
     return content
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one section: YAML would keep the last, in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                raise ConfigError(
+                    [f"{key.value}: stands twice in one section (line {line}); keep one"],
+                    "the experiment file",
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def parse(content: Mapping[str, Any], source: str = "the configuration") -> Config:
@@ -284,10 +301,25 @@ def _describe(problem: Any) -> str:
         return f"{key}: unknown key (value {value!r}); {advice}"
     if problem["type"] == "missing":
         return f"{key}: this key has no default; add it"
+    if message := _plain_words(problem["type"], problem["msg"], key):
+        return f"{key}: {value!r} is not allowed; {message}"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if key == "model.network":
-        message = "should be mlp, cnn1d, cnn2d, file.py:Class or module:Class"
     return f"{key}: {value!r} is not allowed; {message}"
+
+
+def _plain_words(kind: str, message: str, key: str) -> str | None:
+    """Say in a user's words what pydantic says in its own."""
+    if key == "model.network":
+        return "should be mlp, cnn1d, cnn2d, file.py:Class or module:Class"
+    if key == "data.inputs":
+        return "a list of names or patterns is needed, or a mapping of array names to patterns"
+    if kind == "string_pattern_mismatch":
+        return "letters, digits, . _ - are allowed, and the first must be a letter or digit"
+    if kind == "string_type":
+        return "text is needed: put it in quotes"
+    if kind == "model_type" or (kind == "dict_type" and "." not in key):
+        return "a section with keys below it is needed; remove it to take the defaults"
+    return None
 
 
 def legal_keys(path: list[str]) -> list[str]:

@@ -39,6 +39,7 @@ class QuietLogsSpecs(DefaultLogsSpecs):
         """
         if log_dir is None and redirects == Std.NONE and tee == Std.NONE:
             log_dir = os.devnull
+        sys.excepthook = _explain  # from here on: a signal may come while the ranks meet
         super().__init__(log_dir, redirects, tee, **options)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -47,12 +48,13 @@ class QuietLogsSpecs(DefaultLogsSpecs):
         if os.environ.get(END_WITH_PARENT):
             _send_when_parent_ends(signal.SIGTERM)
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        sys.excepthook = _explain
         return super().reify(envs)
 
 
 def _explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if isinstance(error, SignalException):
+    if isinstance(error, KeyboardInterrupt):
+        print("torchrun: stopped by SIGINT", flush=True)
+    elif isinstance(error, SignalException):
         print(f"torchrun: stopped by {signal.Signals(error.sigval).name}", flush=True)
     elif isinstance(error, ChildFailedError):
         rank, failure = min(error.failures.items(), key=lambda item: _likely_cause(item[1]))

@@ -15,6 +15,9 @@ SWEPT_SECTIONS = ("model", "loss", "training")
 UNSWEPT_KEYS = ("training.selection_metric",)
 # file names end at 255 bytes, and the state files put their own names behind this one
 LONGEST_NAME = 180
+LONGEST_SLUG = 48
+MOST_PROBLEMS = 20
+SWEEP_KINDS = ("parameters", "replicates")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,15 @@ def expand(content: Mapping[str, Any], source: str = "the configuration") -> lis
     Raises:
         ConfigError: A key or a value is wrong, in the base or in any run; or two runs are equal.
     """
-    sweep = parse(content, source).sweep
+    try:
+        sweep = parse(content, source).sweep
+    except ConfigError as error:
+        # the base and the sweep on one screen
+        swept = content.get("sweep")
+        axes = [swept.get(kind) for kind in SWEEP_KINDS] if isinstance(swept, Mapping) else []
+        named = [axis for axis in axes if isinstance(axis, Mapping)]
+        problems = [problem for axis in named for problem in _wrong_keys(axis, {})]
+        raise ConfigError([*error.problems, *problems], source) from None
     parameters, replicates = sweep.parameters, sweep.replicates
     if problems := _wrong_keys(parameters, replicates):
         raise ConfigError(problems, source)
@@ -60,11 +71,14 @@ def expand(content: Mapping[str, Any], source: str = "the configuration") -> lis
             run = _make_run(base, values, set(parameters), labels)
         except ConfigError as error:
             problems += [f"{problem} (in sweep)" for problem in error.problems]
+            if len(problems) > MOST_PROBLEMS:
+                break  # a misspelt key with a hundred values is one mistake
         else:
             runs.append(run)
     names = [run.name for run in runs]
     problems += [
-        f"sweep: {name} comes up {names.count(name)} times; remove the repeated value"
+        f"sweep: {name} comes up {names.count(name)} times: two of its values are equal or are"
+        " written alike; remove one"
         for name in dict.fromkeys(names)
         if names.count(name) > 1
     ]
@@ -78,6 +92,13 @@ def _wrong_keys(parameters: Mapping[str, Any], replicates: Mapping[str, Any]) ->
         f"sweep: {key} stands in parameters and in replicates; keep one"
         for key in parameters
         if key in replicates
+    ]
+    every = [*parameters, *replicates]
+    problems += [
+        f"sweep: {key} is a part of {above}, which is swept too; sweep one of them"
+        for key in every
+        for above in every
+        if key.startswith(f"{above}.")
     ]
     for key in [*parameters, *replicates]:
         if key in UNSWEPT_KEYS:
@@ -148,10 +169,15 @@ def _labels(keys: list[str]) -> dict[str, str]:
 
 def _slug(value: Any) -> str:
     """Return a short text for a value that is safe in file names and shells."""
-    if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
-        text = "-".join(str(item) for item in value)
-    else:
-        text = str(value)
-    if re.fullmatch(r"[\w.+-]{1,40}", text):
+    text = re.sub(r"[^\w.+-]+", "-", _words(value)).strip("-")
+    if 0 < len(text) <= LONGEST_SLUG:
         return text
-    return digest_values(value)[:8]
+    return f"{text[: LONGEST_SLUG - 9]}~{digest_values(value)[:8]}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "-".join(f"{key}-{_words(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return "-".join(_words(item) for item in value)
+    return str(value)

@@ -204,3 +204,31 @@ def test_config_sweep_and_recipe_do_not_import_torch():
         " sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path):
+    """YAML keeps the last of two equal keys in silence; a whole section could vanish."""
+    path = tmp_path / "e.yaml"
+    for text in (
+        "data: {source: digits}\ntraining: {epochs: 3}\ntraining: {epochs: 4}\n",
+        "data: {source: digits}\ntraining:\n  epochs: 3\n  epochs: 4\n",
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"stands twice in one section \(line [34]\)"):
+            load(path)
+
+
+@pytest.mark.parametrize(
+    ("sections", "advice"),
+    [
+        ({"training": None}, "training: None is not allowed; a section with keys"),
+        ({"loss": "bce"}, "loss: 'bce' is not allowed; a section with keys"),
+        ({"experiment": False}, "put it in quotes"),
+        ({"experiment": "a/b"}, "letters, digits, . _ - are allowed"),
+        ({"data": {"source": "digits", "inputs": "gene_*"}}, "a list of names or patterns"),
+    ],
+)
+def test_advice_is_in_the_words_of_a_user(sections: dict, advice: str):
+    """Not in those of the library that checks."""
+    (problem,) = problems_of(**sections)
+    assert advice in problem

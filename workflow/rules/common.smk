@@ -6,12 +6,15 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from outlast.config import parse as parse_experiment  # Snakemake has a global named parse
+from outlast.config import read_yaml
 from outlast.errors import ConfigError
 from outlast.files import write_json
 from outlast.sweep import expand as expand_sweep
 
 try:
     CONFIG_NAME = ", ".join(map(str, workflow.configfiles)) or "the configuration"
+    for file in workflow.overwrite_configfiles or workflow.configfiles:
+        read_yaml(Path(file))  # Snakemake has read it, and keeps the last of two equal keys
     EXPERIMENT = parse_experiment(config, CONFIG_NAME)
     RUNS = {run.name: run for run in expand_sweep(config, CONFIG_NAME)}
 except ConfigError as error:

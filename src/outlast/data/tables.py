@@ -25,18 +25,37 @@ def read_table(path: Path, section: DataSection) -> tuple[dict[str, np.ndarray],
     """
     import pandas as pd  # here: ranks of a training import this module, and read no table
 
+    separator = SEPARATORS[path.suffix.lower()]
     try:
-        frame = pd.read_csv(path, sep=SEPARATORS[path.suffix.lower()], low_memory=False)
+        header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str)
+        # the label as it is written: 01 and 1 may be two classes
+        frame = pd.read_csv(path, sep=separator, low_memory=False, dtype={section.label: str})
     except (OSError, ValueError) as error:
         raise DataError(
             f"data.source: {str(path)!r} is no table ({error}); the first line holds column names"
         ) from error
+    _refuse_repeated([str(name) for name in header.iloc[0].dropna()])
     require("data.label", section.label, list(frame.columns))
-    label = frame[section.label]
-    is_number = pd.api.types.is_numeric_dtype(label)
+    if len(frame) == 0:
+        raise DataError(f"data.source: {str(path)!r} has a header and no rows")
     groups = _column_groups(frame, section)
     inputs = {name: _as_numbers(frame[columns]) for name, columns in groups.items()}
-    return inputs, label.to_numpy() if is_number else label.fillna("").to_numpy(dtype=str)
+    return inputs, _as_label(frame[section.label])
+
+
+def _as_label(written: "pd.Series[str]") -> np.ndarray:
+    """Return numbers where every label is one and none has leading zeros, else text."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(written, errors="coerce")
+    is_text = written.notna() & (numbers.isna() | written.str.fullmatch(r"[-+]?0\d+"))
+    return written.fillna("").to_numpy(dtype=str) if is_text.any() else numbers.to_numpy()
+
+
+def _refuse_repeated(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"data.source: two columns are called {name!r}; rename one of them")
 
 
 def _column_groups(frame: "pd.DataFrame", section: DataSection) -> dict[str, list[str]]:
@@ -57,6 +76,9 @@ def _column_groups(frame: "pd.DataFrame", section: DataSection) -> dict[str, lis
 
 def _numeric_columns(frame: "pd.DataFrame", label: str) -> list[str]:
     numeric = frame.select_dtypes(["number", "bool"]).columns
+    for name in frame.columns.difference(numeric, sort=False):
+        if name != label:
+            _refuse_mixed(frame, str(name))
     columns = [str(name) for name in numeric if name != label]
     if not columns:
         raise DataError("data.inputs: null, and the table has no numeric column; name columns")
@@ -88,11 +110,32 @@ def _matching(patterns: Iterable[str], columns: Sequence[str], section: DataSect
 def _as_numbers(frame: "pd.DataFrame") -> np.ndarray:
     numeric = frame.select_dtypes(["number", "bool"])
     for name in frame.columns.difference(numeric.columns, sort=False):
-        value = frame[name].dropna().iloc[:1].tolist()
+        _refuse_mixed(frame, str(name))
+        value = frame[name].dropna().iloc[0]
         raise DataError(
-            f"data.inputs: column {name!r} is not numeric (first value {value}); encode it as"
+            f"data.inputs: column {name!r} is not numeric (first value {value!r}); encode it as"
             " numbers, or leave it out"
+        )
+    for name in frame.columns[frame.isna().any()]:
+        missing = frame[name].isna()
+        raise DataError(
+            f"data.inputs: column {name!r} has {int(missing.sum())} missing value(s), first in row"
+            f" {int(missing.argmax())} (from 0); fill them, or remove the rows or the column"
         )
     with np.errstate(over="ignore"):  # what overflows is reported by check_finite
         values: np.ndarray = frame.to_numpy(dtype=np.float32)
     return np.ascontiguousarray(values)
+
+
+def _refuse_mixed(frame: "pd.DataFrame", name: str) -> None:
+    """Refuse a column of numbers with some text in it: to drop it in silence loses a feature."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(frame[name], errors="coerce")
+    text = numbers.isna() & frame[name].notna()
+    if 0 < text.sum() < len(frame) / 2:
+        raise DataError(
+            f"data.inputs: column {name!r} holds numbers, and {int(text.sum())} value(s) that are"
+            f" none, first {frame[name][text].iloc[0]!r} in row {int(text.argmax())} (from 0);"
+            " correct them or leave them empty, or name the columns you mean"
+        )

@@ -108,6 +108,7 @@ def measure(logits: Tensor, label: Tensor, classes: list[str]) -> dict[str, Any]
         "f1": scores.f1,
         "auc": scores.auc,
         "classes": classes,
+        "positive_class": classes[1] if len(classes) == 2 else None,  # of F1 and AUROC
         "confusion": confusion.tolist(),
         "per_class": [_class_metrics(confusion, place, name) for place, name in enumerate(classes)],
     }

@@ -20,6 +20,7 @@ from outlast.report.results import METRIC_WORDS, SCORES, RunResult, read_results
 from outlast.report.wording import wrap_name
 
 PIPED_WIDTH = 100  # columns of a log file; rich would assume 80
+WIDE = 98  # columns of the terminal that all scores need
 SETTING_WIDTH = 22  # columns that the numbers leave of them
 
 
@@ -107,7 +108,7 @@ def show(leaderboard_tsv: Path) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPED_WIDTH)
-    console.print(_shown_table(_read_table(leaderboard_tsv)))
+    console.print(_shown_table(_read_table(leaderboard_tsv), console.width))
 
 
 def _read_table(path: Path) -> list[dict[str, str]]:
@@ -121,7 +122,11 @@ def _read_table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text), delimiter="\t"))
 
 
-def _shown_table(rows: Sequence[Mapping[str, str]]) -> Table:
+def _shown_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
+    # in a narrow terminal two of the test scores; all of them are in the file
+    shown = {"accuracy": "accuracy", "f1": "F1", "auc": "AUROC"}
+    if width < WIDE:
+        shown.pop("auc" if rows[0]["selection_metric"] != "val_auc" else "f1")
     metric, split = rows[0]["selection_metric"], rows[0]["split"]
     table = Table(
         box=SIMPLE_HEAD,
@@ -134,7 +139,7 @@ def _shown_table(rows: Sequence[Mapping[str, str]]) -> Table:
     table.add_column("setting", overflow="fold")
     table.add_column("n", justify="right", no_wrap=True)
     table.add_column(f"validation\n{METRIC_WORDS.get(metric, metric)}", no_wrap=True)
-    for words in ("accuracy", "F1", "AUROC"):
+    for words in shown.values():
         table.add_column(f"{split}\n{words}", no_wrap=True)
     for row in rows:
         # without a defined validation value nothing has been won
@@ -143,7 +148,7 @@ def _shown_table(rows: Sequence[Mapping[str, str]]) -> Table:
             f"* {row['rank']}" if best else row["rank"],
             escape("\n".join(wrap_name(row["setting"], SETTING_WIDTH))),
             row["n"],
-            *[_shown_summary(row, name) for name in ("selection", "accuracy", "f1", "auc")],
+            *[_shown_summary(row, name) for name in ("selection", *shown)],
             style="bold" if best else "",
         )
     return table

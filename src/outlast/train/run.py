@@ -10,7 +10,7 @@ from torch import nn
 from outlast.config import Config, TrainingSection
 from outlast.data.store import open_data
 from outlast.distributed import Distributed, process_group
-from outlast.errors import InterruptedRunError, OutlastError
+from outlast.errors import InterruptedRunError, ModelError, OutlastError
 from outlast.model.build import build_network
 from outlast.objective.objective import build_objective
 from outlast.train.interrupt import Interrupt
@@ -92,6 +92,8 @@ def _build(
     if ranks.device.type == "cuda" and ranks.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(ranks.device)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError(f"model.network: {config.model.network} has no parameter to train")
     return Trainer(
         model=model,
         data=data,

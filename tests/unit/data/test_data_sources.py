@@ -190,18 +190,25 @@ def test_refused_arrays(
         (TABLE, {"inputs": ["gen_*"]}, r"data\.inputs: 'gen_\*'.*mean gene_"),
         (TABLE, {"inputs": ["gene_*", "*"]}, r"data\.inputs: '\*' matches the label.*narrower"),
         (TABLE, {"inputs": {"x": ["label"]}}, r"data\.inputs: 'label' matches the label column"),
-        (TABLE, {"inputs": ["age", "site"]}, r"data\.inputs: column 'site' is not num.*\['x'\]"),
+        (TABLE, {"inputs": ["age", "site"]}, r"data\.inputs: column 'site' is not num.*'x'"),
         (TABLE, {"inputs": []}, r"data\.inputs: \[\] names no column"),
         (TABLE, {"inputs": {"x": []}}, r"data\.inputs:.*names no column"),
         ("a,label\nx,1\ny,2\n", {}, r"data\.inputs: null, and the table has no numeric column"),
         (",a,label\n0,1,1\n1,2,2\n", {}, r"data\.inputs: null.*no name \('Unnamed: 0'\)"),
-        ("a,label\n1,1\n,2\n", {}, r"data\.inputs: 'features' holds 1 values.*row 1 "),
+        ("a,label\n1,1\n,2\n", {}, r"data\.inputs: column 'a' has 1 missing.*row 1 "),
+        ("a,a,label\n1,2,x\n3,4,y\n", {}, r"data\.source: two columns are called 'a'"),
+        ("a,b,label\n1,1,x\n2,n.d.,y\n3,3,y\n", {}, r"'b' holds numbers, and 1 .*'n.d.' in row 1 "),
+        (
+            "a,b,label\n1,1,x\n2,-,y\n3,3,y\n",
+            {"inputs": ["b"]},
+            r"'b' holds numbers.*'-' in row 1 ",
+        ),
         ("a,label\n1,x\n1e300,y\n", {}, r"data\.inputs: 'features' holds 1 values.*float32"),
         ("a,label\n1,x\n2,\n3,NA\n", {}, r"data\.label: 'label' is missing in 2 rows.*row 1 "),
         ("a,label\n1,1\n2,\n", {}, r"data\.label: 'label' is missing in 1 rows.*row 1 "),
         ("a,label\n1,1\n2,1.5\n", {}, r"data\.label: 'label' holds 1\.5 in row 1"),
         ("a,label\n1,True\n2,True\n", {}, r"data\.label: 'label' is True in every row"),
-        ("a,label\n", {"inputs": ["a"]}, r"data\."),
+        ("a,label\n", {"inputs": ["a"]}, r"data\.source: .* has a header and no rows"),
         ("", {}, r"data\.source: .*is no table"),
     ],
 )
@@ -252,3 +259,12 @@ def test_finite_check_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = npy_folder(tmp_path, x=values, label=np.arange(100))
     with pytest.raises(DataError, match=r"holds 3 values.*row 37 "):
         read(DataSection(source=path))
+
+
+def test_labels_with_leading_zeros_are_text(tmp_path: Path) -> None:
+    """01 and 1 are two classes; 1 and 2 without zeros are numbers, in numeric order."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,label\n1,01\n2,1\n3,01\n")
+    assert read(DataSection(source=str(path))).label.tolist() == ["01", "1", "01"]
+    path.write_text("a,label\n1,10\n2,9\n3,10\n")
+    assert read(DataSection(source=str(path))).label.tolist() == [10, 9, 10]

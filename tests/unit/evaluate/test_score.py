@@ -125,6 +125,8 @@ def test_binary_predictions_have_a_column_for_each_class(tmp_path: Path) -> None
     table = pd.read_parquet(tmp_path / "out" / "predictions.parquet")
     first, second = (table[f"p_{name}"] for name in data.classes)
     assert ((second > first) == (table["predicted"] == data.classes[1])).all()
+    stored = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert stored["positive_class"] == "benign", "F1 and AUROC are those of this class"
 
 
 def test_without_a_test_split_the_validation_split_is_scored_and_named(tmp_path: Path) -> None:
