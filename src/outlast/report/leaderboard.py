@@ -136,7 +136,7 @@ def _shown_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("setting", overflow="fold")
+    table.add_column("setting", overflow="fold", min_width=12)
     table.add_column("n", justify="right", no_wrap=True)
     table.add_column(f"validation\n{METRIC_WORDS.get(metric, metric)}", no_wrap=True)
     for words in shown.values():
