@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killing import Run, assert_same
+from killing import Run, assert_same, run_config
 
 Undisturbed = Callable[[int], Path]
 
@@ -60,20 +60,22 @@ def test_kill_during_validation(
     assert_same(run.folder, undisturbed(world_size))
 
 
-def test_kill_during_a_checkpoint_write(
-    data: Path, undisturbed: Undisturbed, tmp_path: Path
-) -> None:
+def test_kill_during_a_checkpoint_write(data: Path, tmp_path: Path) -> None:
     """Killed between the first byte and the rename, the state before is whole and used."""
-    run = Run(tmp_path / "run", data, every_seconds=0)
+    config = run_config()
+    config["model"]["options"] = {"width": 20_000}  # some 25 MB of state: a write takes a while
+    straight = Run(tmp_path / "straight", data, config=config)
+    straight.finish()
+    run = Run(tmp_path / "run", data, config=config, every_seconds=0)
     caught = 0
     for _ in range(4):
-        killed = run.kill_when(run.writes_state)
-        caught += killed and any(run.folder.glob("*outlast-tmp*"))
+        run.kill_when(run.kill_writer_of_state)
+        caught += any(run.folder.glob("*outlast-tmp*"))
     run.finish()
     assert caught >= 1, "no kill fell into a write"
     assert "truncated" not in run.log, "the state before is whole: nothing to set aside"
     assert not any(run.folder.glob("*outlast-tmp*")), "leftovers are removed at the next start"
-    assert_same(run.folder, undisturbed(1))
+    assert_same(run.folder, straight.folder)
 
 
 @pytest.mark.slow

@@ -104,9 +104,15 @@ class Run:
         """Tell whether the running attempt has begun to validate."""
         return (self.marks / "validation").exists()
 
-    def writes_state(self) -> bool:
-        """Tell whether a state file is being written at this moment."""
-        return any(self.folder.glob("model_resume*outlast-tmp*"))
+    def kill_writer_of_state(self) -> bool:
+        """SIGKILL the rank that is writing a state file at this moment, if one is."""
+        for temporary in self.folder.glob("model_resume*outlast-tmp-*"):
+            try:
+                os.kill(int(temporary.name.rpartition("-")[2]), signal.SIGKILL)
+            except ProcessLookupError:  # what an earlier kill has left
+                continue
+            return True
+        return False
 
     def history(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / "history.json").read_text())
