@@ -6,12 +6,14 @@ pass on SIGUSR1 and SIGUSR2, which would end it at once and leave the ranks behi
 trains on after whoever has started him is gone: that would be a second writer. (Linux.)
 """
 
+import contextlib
 import ctypes
 import logging
 import os
 import signal
 import sys
-from types import TracebackType
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
@@ -20,7 +22,15 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 # Set by the train rule. Without it `nohup torchrun ... &` outlives the shell, as people expect.
 END_WITH_PARENT = "OUTLAST_END_WITH_PARENT"
-FORWARDED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+NOBODY_SENDS = "SIGURG"
 
 
 class QuietLogsSpecs(DefaultLogsSpecs):
@@ -39,16 +49,37 @@ class QuietLogsSpecs(DefaultLogsSpecs):
         """
         if log_dir is None and redirects == Std.NONE and tee == Std.NONE:
             log_dir = os.devnull
+        logging.disable(logging.ERROR)  # of torchrun: the lines below say it in short
         sys.excepthook = _explain  # from here on: a signal may come while the ranks meet
         super().__init__(log_dir, redirects, tee, **options)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Prepare this torchrun, just before it starts the ranks and installs its handlers."""
-        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = FORWARDED
+        # torchrun's own handler raises at each signal: a second Ctrl-C would cut the shutdown
+        # short that the first one began, and the ranks with it
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NOBODY_SENDS
+        for number in FORWARDED:
+            signal.signal(number, _shut_down_once)
         if os.environ.get(END_WITH_PARENT):
             _send_when_parent_ends(signal.SIGTERM)
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         return super().reify(envs)
+
+
+_is_shutting_down = False
+
+
+def _shut_down_once(number: int, _frame: FrameType | None) -> None:
+    """Let torchrun pass on the first signal and wait for the ranks; pass on later ones as well."""
+    global _is_shutting_down
+    if _is_shutting_down:
+        for children in Path("/proc/self/task").glob("*/children"):
+            for pid in children.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), number)
+        return
+    _is_shutting_down = True
+    sigval = signal.Signals(number)
+    raise SignalException(f"torchrun got {sigval.name}", sigval=sigval)
 
 
 def _explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -28,7 +28,7 @@ def interrupt_once_training(run: Run, number: signal.Signals) -> float:
 
 @pytest.mark.parametrize(
     ("number", "world_size"),
-    [(signal.SIGTERM, 2), (signal.SIGTERM, 1), (signal.SIGINT, 2), (signal.SIGUSR1, 2)],
+    [(signal.SIGTERM, 2), (signal.SIGHUP, 1), (signal.SIGINT, 2), (signal.SIGUSR1, 2)],
 )
 def test_signal_saves_and_resumes_exactly(
     number: signal.Signals, world_size: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
@@ -37,6 +37,7 @@ def test_signal_saves_and_resumes_exactly(
     run = Run(tmp_path / "run", data, world_size=world_size, every_seconds=3600)
     assert interrupt_once_training(run, number) < 10
     assert "Traceback" not in run.log
+    assert "death signal" not in run.log, "torchrun has nothing to add"
     lines = [line for line in run.log.splitlines() if "interrupted" in line]
     assert len(lines) == 1, run.log
     step = re.search(r"interrupted in epoch (\d+) after step (\d+) of 7", lines[0])
@@ -46,6 +47,23 @@ def test_signal_saves_and_resumes_exactly(
     run.finish()
     assert f"resumed: epoch {step[1]}, after step {step[2]}" in run.log
     assert_same(run.folder, undisturbed(world_size))
+
+
+def test_repeated_signals_do_not_cut_the_save_short(data: Path, tmp_path: Path) -> None:
+    """Ctrl-C thrice in a step that takes seconds: torchrun waits for the save, without a word."""
+    run = Run(tmp_path / "run", data, every_seconds=3600, wait_s=1.0)
+    process = run.start()
+    while not run.trains():
+        assert process.poll() is None, run.log
+        time.sleep(0.01)
+    time.sleep(1.5)
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(0.2)
+    assert process.wait(30) != 0
+    assert "the state is saved" in run.log, run.log
+    assert "Traceback" not in run.log
+    assert (run.folder / "model_resume.pt").exists()
 
 
 def test_signal_during_validation_saves(
