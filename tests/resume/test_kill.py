@@ -79,6 +79,7 @@ def test_kill_during_a_checkpoint_write(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # forty attempts, of which most of the time is start-up
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_a_hundred_kills(
     world_size: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
