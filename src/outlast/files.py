@@ -72,7 +72,8 @@ def remove_leftovers(folder: Path) -> list[Path]:
     """Remove the temporary files that a killed writer left in ``folder``; return them."""
     leftovers = sorted(folder.glob(f"*{TEMPORARY_MARK}*"))
     for leftover in leftovers:
-        leftover.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            leftover.unlink(missing_ok=True)
     return leftovers
 
 

@@ -113,6 +113,7 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
         "classes": data.classes,
         "counts": {key: _class_counts(data, rows) for key, rows in data.splits.items()},
         "normalize": section.normalize,
+        "section": section.model_dump(mode="json", include={"normalize", "split"}),
         "content": data.content,
     }
     _write_normalization(folder / NORMALIZATION, data.normalization)
@@ -222,7 +223,16 @@ def _describe_in_place(file: Path, array: np.ndarray) -> Entry:
     absolute = file.resolve() if ".." in file.parts else file.absolute()
     below = absolute.is_relative_to(Path.cwd())
     name = absolute.relative_to(Path.cwd()) if below else absolute
-    return _describe(str(name), file, array) | {"in_place": True}
+    return _describe(str(name), file, array) | {
+        "in_place": True,
+        "mtime_ns": file.stat().st_mtime_ns,
+        "sha256": _digest_file(file),
+    }
+
+
+def _digest_file(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _describe(name: str, file: Path, array: np.ndarray) -> Entry:
@@ -248,7 +258,27 @@ def _open(folder: Path, entry: Entry) -> np.ndarray:
                 f"{path} has {key} {found[key]}, and had {entry[key]} when it was prepared;"
                 " run prepare again"
             )
+    # a touched file is read again: what counts is its content
+    touched = entry.get("in_place") and path.stat().st_mtime_ns != entry["mtime_ns"]
+    if touched and _digest_file(path) != entry["sha256"]:
+        raise DataError(f"{path} has other values than when it was prepared; run prepare again")
     return array
+
+
+def check_prepared(folder: Path, section: DataSection) -> None:
+    """Compare a prepared folder with the config of a run.
+
+    Raises:
+        DataError: It was prepared with another split or normalization.
+    """
+    prepared = _read_manifest(folder)["section"]
+    wanted = section.model_dump(mode="json", include={"normalize", "split"})
+    for key, value in wanted.items():
+        if prepared[key] != value:
+            raise DataError(
+                f"data.{key}: the config says {value}, and {folder} was prepared with"
+                f" {prepared[key]}; run prepare again"
+            )
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -4,16 +4,19 @@ Not a declared output on purpose: Snakemake deletes the declared outputs of a fa
 """
 
 import io
+import time
 from pathlib import Path
 
 import torch
 
+from outlast.errors import CheckpointError
 from outlast.files import digest, is_intact, remove_leftovers, seal, write_atomically
 from outlast.recipe import Recipe, changed_keys, fingerprint
 from outlast.train.state import FORMAT, SavedState
 
 MODEL_RESUME = "model_resume.pt"
 MODEL_RESUME_PREVIOUS = "model_resume.prev.pt"
+FRESH = ", starting fresh"
 
 
 class Checkpoints:
@@ -24,16 +27,22 @@ class Checkpoints:
         self.folder = folder
         self.current = folder / MODEL_RESUME
         self.previous = folder / MODEL_RESUME_PREVIOUS
+        self._is_readable = False
 
     def save(self, state: SavedState) -> int:
         """Write the state, keep the one before as the previous generation; return its bytes.
 
         Raises:
             OSError: Not written; the old state is intact.
+            CheckpointError: The network puts something into its state that cannot be read back.
         """
         buffer = io.BytesIO()
         torch.save(state.as_dict(), buffer)
         content = seal(buffer.getvalue())
+        if not self._is_readable:
+            _check_readable(content)
+            self._is_readable = True
+        self.folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         write_atomically(self.current, content, previous=self.previous)
         return len(content)
 
@@ -55,6 +64,11 @@ class Checkpoints:
                 notes.append(f"continuing from the previous generation, {path.name}")
             if state.recipe == recipe:
                 return state, notes
+            if path == self.current and self._is_ours(self.previous, recipe):
+                # somebody put a foreign file beside a generation of this very run
+                self.current.replace(self._name_for(state.recipe))
+                notes.append(f"{path.name} is of another recipe: kept under its fingerprint")
+                continue
             notes.append(self.set_aside(state, changed_keys(state.recipe, recipe)))
             break
         else:
@@ -71,7 +85,7 @@ class Checkpoints:
             self.current.replace(name)
         else:
             self.previous.replace(name)
-        return f"changed: {', '.join(reasons)}; old state kept as {name.name}, starting fresh"
+        return f"changed: {', '.join(reasons)}; old state kept as {name.name}{FRESH}"
 
     def _recall(self, recipe: Recipe, notes: list[str]) -> SavedState | None:
         """Take back a state that was set aside, when the config is changed back to its recipe."""
@@ -80,8 +94,13 @@ class Checkpoints:
         if state is None or state.recipe != recipe:
             return None
         name.replace(self.current)
+        notes[:] = [note.removesuffix(FRESH) for note in notes]
         notes.append(f"{name.name} was made with this very recipe: taking it back")
         return state
+
+    def _is_ours(self, path: Path, recipe: Recipe) -> bool:
+        state = self._read(path, []) if path.exists() else None
+        return state is not None and state.recipe == recipe
 
     def _name_for(self, recipe: Recipe) -> Path:
         return self.folder / f"model_resume.{fingerprint(recipe)[:12]}.pt"
@@ -89,9 +108,11 @@ class Checkpoints:
     def _read(self, path: Path, notes: list[str]) -> SavedState | None:
         try:
             content = path.read_bytes()
+            problem = "truncated or altered"
         except FileNotFoundError:
             return None
-        problem = "truncated or altered"
+        except OSError as error:  # a folder, a link in a circle, a bad sector
+            content, problem = str(time.time_ns()).encode(), f"unreadable ({error.strerror})"
         if is_intact(content):
             try:
                 values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
@@ -104,3 +125,14 @@ class Checkpoints:
         path.replace(aside)
         notes.append(f"{path.name} is {problem}: set aside as {aside.name}")
         return None
+
+
+def _check_readable(content: bytes) -> None:
+    """Refuse at the first save what no attempt could load: it would start over for ever."""
+    try:
+        torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise CheckpointError(
+            "model.network: its state holds something else than tensors and plain values"
+            f" ({str(error).splitlines()[0]}); correct its get_extra_state()"
+        ) from error

@@ -66,6 +66,8 @@ class Ledger:
 
     def end(self, state: str, reason: str = "") -> None:
         """Close this attempt: completed, interrupted or failed, and why."""
+        if self._status["state"] != "running":
+            return
         self._status |= {"state": state, "reason": reason}
         self._write()
         self._append(self._status)
@@ -83,9 +85,8 @@ class Ledger:
             write_atomically(self._attempts_file, text.encode())
 
     def _read_status(self) -> dict[str, Any] | None:
-        try:
-            status: dict[str, Any] = json.loads(self._status_file.read_text())
-        except (FileNotFoundError, ValueError):
+        status = _parse(_read_text(self._status_file))
+        if status is None:
             return None
         # a kill between the two writes of `end` leaves a closed status without its line
         numbers = {line["attempt"] for line in self.attempts}
@@ -94,14 +95,24 @@ class Ledger:
         return status if status["attempt"] not in numbers else None
 
     def _read_attempts(self) -> list[dict[str, Any]]:
-        try:
-            text = self._attempts_file.read_text()
-        except FileNotFoundError:
-            return []
-        lines = []
-        for line in text.splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:  # damaged: the last attempt is known from the status
-                continue
-        return lines
+        lines = [_parse(line) for line in _read_text(self._attempts_file).splitlines()]
+        return [line for line in lines if line is not None]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    """Return one attempt, or None for what is none: these files are for people, not for us."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    wanted = {"attempt": int, "state": str, "started": int | float, "updated": int | float}
+    if not isinstance(line, dict):
+        return None
+    return line if all(isinstance(line.get(key), kind) for key, kind in wanted.items()) else None

@@ -1,5 +1,6 @@
 """What a user sees while it trains: bars in a terminal, plain lines in a log."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,18 @@ from rich.text import Text
 
 EVENTS_LOG = "events.log"
 log = logging.getLogger("outlast")
+
+
+class _EventsFile(logging.FileHandler):
+    """A file that may fail: on a full disk a line is lost, and nothing else."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Close, also when the last lines cannot be written."""
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 class RateColumn(TextColumn):
@@ -73,9 +86,10 @@ def reporting(folder: Path, is_main: bool) -> Iterator[Progress | None]:
         handlers.append(logging.StreamHandler(sys.stdout))
         handlers[0].setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     if is_main:
-        file = logging.FileHandler(folder / EVENTS_LOG)
-        file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        handlers.append(file)
+        with contextlib.suppress(OSError):
+            file = _EventsFile(folder / EVENTS_LOG)
+            file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            handlers.append(file)
     for handler in handlers:
         log.addHandler(handler)
     try:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from outlast.config import Config, TrainingSection
-from outlast.data.store import open_data
+from outlast.data.store import check_prepared, open_data
 from outlast.distributed import Distributed, process_group
 from outlast.errors import InterruptedRunError, ModelError, OutlastError
 from outlast.model.build import build_network
@@ -85,6 +85,7 @@ def _build_everywhere(
 def _build(
     config: Config, data_folder: Path, folder: Path, interrupt: Interrupt, ranks: Distributed
 ) -> Trainer:
+    check_prepared(data_folder, config.data)
     data = open_data(data_folder)
     objective = build_objective(config.loss, data.classes)
     seed_everything(config.training.seed, ranks.device)

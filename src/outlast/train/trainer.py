@@ -123,8 +123,16 @@ class Trainer:
             InterruptedRunError: Asked to stop; the state is saved.
             NonFiniteLossError: The loss was NaN or infinite; the last good state is on disk.
         """
+        try:
+            return self._train(epochs, early_stopping_patience, progress)
+        except BaseException as error:
+            if self._ledger:  # unless it has been closed with a better reason
+                self._ledger.end("failed", f"{type(error).__name__}: {error}")
+            raise
+
+    def _train(self, epochs: int, patience: int, progress: Progress | None) -> dict[str, Any]:
         run, ranks = self.run, self.distributed
-        rule = StoppingRule(epochs, early_stopping_patience, self._has_validation)
+        rule = StoppingRule(epochs, patience, self._has_validation)
         if ranks.is_main:
             self._ledger = Ledger(self._outputs.folder)
         resume(run, self._checkpoints, self.recipe, rule, ranks)
@@ -179,8 +187,7 @@ class Trainer:
         """Take one optimizer step on one global batch."""
         training, ranks, position = self.config.training, self.distributed, self.run.position
         rows = batch_of(order, position.step, training.batch_size)
-        seed = step_seed(training.seed, position.epoch, position.step, ranks.rank)
-        seed_everything(seed, ranks.device)
+        self._seed(position.step)
         normaliser = self.objective.normaliser(self.data.label[rows])
         share = cut(rows, ranks.world_size, ranks.rank)
         self._gradients.zero()
@@ -197,6 +204,12 @@ class Trainer:
         self._gradients.reduce()
         self.run.optimizer.step()
 
+    def _seed(self, step: int) -> None:
+        """Seed one step on this rank; the steps of validation follow those of training."""
+        epoch, rank = self.run.position.epoch, self.distributed.rank
+        seed = step_seed(self.config.training.seed, epoch, step, rank)
+        seed_everything(seed, self.distributed.device)
+
     def validate(
         self, progress: Progress | None = None, task_id: TaskID | None = None
     ) -> tuple[float, float, float, float]:
@@ -209,6 +222,9 @@ class Trainer:
         if not self._has_validation:
             return 0.0, 0.0, 0.0, 0.0
 
+        def seed_batch(step: int) -> None:
+            self._seed(self.num_steps + step)
+
         def at_boundary() -> None:
             _advance(progress, task_id)
             self._at_boundary()
@@ -216,7 +232,7 @@ class Trainer:
         rows, batch_size = self.data.splits["validation"], self.config.training.batch_size
         self._gradients.sync_buffers()
         logits = predict_split(
-            self.model, self._reader, rows, batch_size, self.distributed, at_boundary
+            self.model, self._reader, rows, batch_size, self.distributed, seed_batch, at_boundary
         )
         result = None
         if self.distributed.is_main:
@@ -278,12 +294,8 @@ class Trainer:
             attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.seconds
         content = self._outputs.history(self.run, stopped, attempts, seconds)
         if self._ledger:
-            try:
-                self._outputs.write_model(self.run)
-                self._outputs.write_history(content)
-            except OSError as error:
-                self._ledger.end("failed", str(error))
-                raise
+            self._outputs.write_model(self.run)
+            self._outputs.write_history(content)
             self._ledger.end("completed", stopped)
         self.distributed.barrier()
         return content
@@ -319,7 +331,7 @@ class Trainer:
                 self._checkpoints.save(state)
             except OSError as error:
                 written = False
-                log.warning("state not saved (%s): the last one is intact, going on", error)
+                log.warning("state not saved (%s): the files are as before, going on", error)
         self._poll.restart_clock()
         return written
 

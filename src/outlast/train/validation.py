@@ -52,6 +52,7 @@ def predict_split(
     rows: Rows,
     batch_size: int,
     distributed: Distributed,
+    seed_batch: Callable[[int], None],
     at_boundary: Callable[[], None],
 ) -> Tensor:
     """Return float32 logits of ``rows``, shape (rows, outputs), on the host of every rank.
@@ -64,6 +65,8 @@ def predict_split(
         rows: The split.
         batch_size: Rows per forward pass of one rank.
         distributed: The ranks.
+        seed_batch: Called before each batch with its number: a network may draw random numbers
+            here too, and a resumed run must draw the same.
         at_boundary: Called after each batch, equally often on every rank.
     """
     shares = [cut(rows, distributed.world_size, rank) for rank in range(distributed.world_size)]
@@ -72,6 +75,7 @@ def predict_split(
     for step in range(num_steps(max(map(len, shares)), batch_size)):
         part = batch_of(shares[distributed.rank], step, batch_size)
         if len(part):
+            seed_batch(step)
             logits.append(model(*reader.read(part).inputs).float().reshape(len(part), -1))
         at_boundary()
     # a rank without a row has not seen how wide they are; with few rows, that is rank 0

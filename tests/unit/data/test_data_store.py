@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from outlast.config import DataSection
-from outlast.data.store import DataSet, open_data, prepare
+from outlast.data.store import DataSet, check_prepared, open_data, prepare
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK
 
@@ -341,3 +341,26 @@ def test_source_is_not_the_target(npy_folder: Path) -> None:
     with pytest.raises(DataError, match=r"data\.source:.*move the source elsewhere"):
         prepare(DataSection(source=str(npy_folder)), npy_folder)
     assert np.array_equal(np.load(npy_folder / "label.npy"), LABEL)
+
+
+def test_values_changed_in_place_are_refused_and_a_touch_is_not(tmp_path: Path) -> None:
+    """Arrays that are used where they lie are held against their content when they look newer."""
+    folder = tmp_path / "npy"
+    folder.mkdir()
+    np.save(folder / "x.npy", np.arange(40, dtype=np.float32).reshape(20, 2))
+    np.save(folder / "label.npy", np.arange(20) % 2)
+    prepare(DataSection(source=str(folder)), tmp_path / "data")
+    os.utime(folder / "x.npy", (1, 1))
+    open_data(tmp_path / "data")
+    np.save(folder / "x.npy", np.arange(40, dtype=np.float32).reshape(20, 2)[::-1])
+    with pytest.raises(DataError, match="other values than when it was prepared"):
+        open_data(tmp_path / "data")
+
+
+def test_a_folder_of_another_split_or_normalization_is_refused(tmp_path: Path) -> None:
+    """By hand, nobody else would notice: the model file would claim what was not done."""
+    prepare(DataSection(source="iris"), tmp_path / "data")
+    check_prepared(tmp_path / "data", DataSection(source="elsewhere.csv"))
+    for other in ({"normalize": "standard"}, {"split": {"seed": 7}}):
+        with pytest.raises(DataError, match=r"data\.(normalize|split): the config says"):
+            check_prepared(tmp_path / "data", DataSection(source="iris", **other))

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from outlast.errors import CheckpointError
 from outlast.files import seal
 from outlast.recipe import fingerprint
 from outlast.train.checkpoint import MODEL_RESUME, MODEL_RESUME_PREVIOUS, Checkpoints
@@ -226,3 +228,40 @@ def test_a_sealed_file_of_something_else_is_no_state(tmp_path: Path) -> None:
         loaded, notes = Checkpoints(tmp_path).load(RECIPE)
         assert loaded is None
         assert "model_resume.pt is no state of outlast" in notes[0]
+
+
+def test_a_folder_in_place_of_the_state_falls_back(tmp_path: Path) -> None:
+    """What cannot be opened is set aside like what is damaged; the generation before is used."""
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in (1, 2):
+        checkpoints.save(state(epoch))
+    checkpoints.current.unlink()
+    checkpoints.current.mkdir()
+    (tmp_path / "model_resume.pt.outlast-tmp-1").mkdir()
+    loaded, notes = Checkpoints(tmp_path).load(RECIPE)
+    assert loaded is not None
+    assert loaded.epoch == 1
+    assert "unreadable (Is a directory)" in notes[0]
+
+
+def test_a_foreign_state_beside_our_own_generation(tmp_path: Path) -> None:
+    """The foreign file is kept under its fingerprint, and the generation before is used."""
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in (1, 2):
+        checkpoints.save(state(epoch))
+    foreign = Checkpoints(tmp_path / "elsewhere")
+    foreign.save(state(9, recipe=OTHER))
+    foreign.current.replace(checkpoints.current)
+    loaded, notes = Checkpoints(tmp_path).load(RECIPE)
+    assert loaded is not None
+    assert loaded.epoch == 1
+    assert "of another recipe" in notes[0]
+    assert f"model_resume.{fingerprint(OTHER)[:12]}.pt" in names(tmp_path)
+
+
+def test_a_state_that_could_not_be_read_back_is_refused_at_the_first_save(tmp_path: Path) -> None:
+    """Saved happily, it would be set aside at each attempt, and the run would never end."""
+    bad = state(weights={"_extra_state": {"t": np.float64(1.0) * np.ones(2)}})
+    with pytest.raises(CheckpointError, match=r"model\.network: .*get_extra_state"):
+        Checkpoints(tmp_path).save(bad)
+    assert names(tmp_path) == []

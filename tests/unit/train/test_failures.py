@@ -173,3 +173,17 @@ def test_a_full_disk_costs_a_warning(tmp_path: Path) -> None:
     assert kept.startswith("on the disk: 1 "), kept
     assert "outlast-tmp" not in kept
     assert lines[-1] == "epochs: [1, 2, 3, 4, 5]"
+
+
+def test_a_failure_of_the_network_is_booked_as_one(tmp_path: Path) -> None:
+    """An exception of the user's own code is `failed` in status.json, with its reason."""
+    trainer = make_trainer(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("of the user")
+
+    trainer.model.register_forward_pre_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train(1)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("failed", "ZeroDivisionError: of the user")

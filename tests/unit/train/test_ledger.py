@@ -100,3 +100,31 @@ def test_signs_of_life_are_rare(tmp_path: Path) -> None:
     assert (tmp_path / STATUS_JSON).stat().st_mtime_ns == before
     ledger.end("completed")
     assert status(tmp_path)["step"] == 1999
+
+
+@pytest.mark.parametrize("name", [STATUS_JSON, ATTEMPTS_JSONL])
+@pytest.mark.parametrize(
+    "damage",
+    [b"[]", b"null", b"{}", b"5\n{}\n", b"\xff\xfe", b'{"attempt": "x"}', b"", None],
+)
+def test_damaged_books_end_no_run(tmp_path: Path, name: str, damage: bytes | None) -> None:
+    """Whatever stands in them, or a folder in their place: the attempt begins and ends."""
+    Ledger(tmp_path).begin(1, 1)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    if damage is None:
+        path.mkdir()
+    else:
+        path.write_bytes(damage)
+    ledger = Ledger(tmp_path)
+    ledger.begin(1, 1)
+    assert ledger.seconds >= 0
+    ledger.end("completed")
+
+
+def test_the_first_end_counts(tmp_path: Path) -> None:
+    """An attempt that was closed with a reason is not closed again with a worse one."""
+    ledger = Ledger(tmp_path)
+    ledger.end("interrupted", "a signal")
+    ledger.end("failed", "SystemExit")
+    assert [line["state"] for line in lines(tmp_path)] == ["interrupted"]

@@ -67,3 +67,16 @@ def test_one_seed_reaches_every_generator() -> None:
 def test_numpy_can_be_seeded_with_63_bits() -> None:
     """The largest seed of a step is not too large for any of them."""
     seed_everything(2**63 - 1, torch.device("cpu"))
+
+
+def test_validation_draws_the_same_whatever_was_drawn_before(tmp_path: Path) -> None:
+    """A network that drops values in evaluation too is scored alike before and after a resume."""
+    trainer = make_trainer(tmp_path)
+    trainer.model.head.register_forward_pre_hook(
+        lambda _, inputs: torch.nn.functional.dropout(inputs[0], 0.5, training=True)
+    )
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(trainer.validate())
+    assert found[0] == found[1]
