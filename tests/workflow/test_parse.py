@@ -131,17 +131,27 @@ def test_a_run_that_does_not_exist_is_refused_by_name(workdir):
 
 
 def test_the_users_own_files_are_inputs(workdir):
-    """A table is an input of prepare, and a network file of train: a change runs them again."""
+    """A table is an input of prepare; a network, and what it imports at its side, of train."""
     (workdir / "rows.csv").write_text("a,b,label\n1,2,x\n")
-    (workdir / "net.py").write_text("")
+    (workdir / "net.py").write_text("import layers")
+    (workdir / "layers.py").write_text("import numpy")
     change = ("--config", "data={source: rows.csv}", "model={network: 'net.py:Net'}")
     output = snakemake(workdir, "-n", *change).stdout
     assert "input: rows.csv" in output
-    assert "input: results/digits/data, net.py" in output
+    assert "input: results/digits/data, layers.py, net.py" in output
     (workdir / "net.py").unlink()
     process = snakemake(workdir, "-n", *change, check=False)
     assert "MissingInputException" in process.stdout
     assert "net.py" in process.stdout
+
+
+def test_a_misspelt_built_in_is_refused_before_any_job(workdir):
+    """Not by the first job, after minutes in a queue."""
+    process = snakemake(workdir, "-n", "--config", "data={source: digit}", check=False)
+    assert process.returncode != 0
+    assert "data.source: 'digit' does not exist; did you mean digits?" in process.stdout
+    (workdir / "digit").mkdir()
+    snakemake(workdir, "-n", "--config", "data={source: digit}")
 
 
 def test_no_rule_retries_by_itself():

@@ -1,15 +1,19 @@
 # The experiment and its runs. Imports no torch: a sweep of a thousand runs parses in seconds.
+import difflib
+import functools
 import json
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
+from outlast.config import BUILT_IN_SOURCES
 from outlast.config import parse as parse_experiment  # Snakemake has a global named parse
 from outlast.config import read_yaml
 from outlast.errors import ConfigError
 from outlast.files import write_json
 from outlast.sweep import expand as expand_sweep
+from outlast.user_code import user_files
 
 try:
     CONFIG_NAME = ", ".join(map(str, workflow.configfiles)) or "the configuration"
@@ -62,16 +66,26 @@ def list_of_runs(wildcards):
 
 def source_files(wildcards):
     """The user's own files behind `data.source`; none for a built-in data set."""
+    if EXPERIMENT.data.source in BUILT_IN_SOURCES:
+        return []
     source = Path(EXPERIMENT.data.source).expanduser()
     if source.is_dir():
         return sorted(str(path) for path in source.glob("*.npy"))
-    return [str(source)] if source.suffix in {".csv", ".tsv", ".npz"} else []
+    near = difflib.get_close_matches(str(source), BUILT_IN_SOURCES, n=1)
+    if near and not source.exists():
+        raise WorkflowError(f"data.source: {str(source)!r} does not exist; did you mean {near[0]}?")
+    return [str(source)]  # of another rule, perhaps; if not, Snakemake names it as missing
 
 
-def network_file(wildcards):
-    """The user's own network file, if `model.network` is `file.py:Class`."""
-    file, _, _ = run_of(wildcards).config.model.network.rpartition(":")
-    return [str(Path(file).expanduser())] if file.endswith(".py") else []
+def network_files(wildcards):
+    """The user's own code behind `model.network`; none for a built-in or a library."""
+    return files_of_network(run_of(wildcards).config.model.network)
+
+
+@functools.cache
+def files_of_network(network):
+    """Cached: a thousand runs share one network."""
+    return [str(path) for path in user_files(network)]
 
 
 def of_every_run(pattern):

@@ -5,7 +5,7 @@
 rule train:
     input:
         data="results/{experiment}/data",
-        network=network_file,
+        network=network_files,
     output:
         model="results/{experiment}/runs/{run}/model_best.pt",
         history="results/{experiment}/runs/{run}/history.json",

@@ -18,6 +18,7 @@ from outlast.config import ModelSection
 from outlast.errors import ModelError
 from outlast.files import digest, digest_values
 from outlast.model.networks import BUILT_IN
+from outlast.user_code import user_files
 
 # prefix of the names under which files of users are imported
 USER_MODULE = "outlast_user_"
@@ -54,36 +55,22 @@ def network_facts(network: str) -> dict[str, str]:
     """Return what a recipe must know of a network: its name, and a digest of its code.
 
     Of the code and not of the path; of the syntax tree, so that comments and layout do not
-    count. Modules of the user's own that it imports from its folder, or below, are part of it; a
-    library is not. The built-in ones have a name only.
+    count. Of a library it is the module that defines the network; of the user's own code, all
+    that it imports. The built-in ones have a name only.
     """
     if network in BUILT_IN:
         return {"model.network": network}
-    constructor = _find(network)
-    named = _import(network.rpartition(":")[0])
-    defining = sys.modules.get(getattr(constructor, "__module__", ""), named)
-    trees = [
-        ast.dump(ast.parse(file.read_text()))
-        for module in dict.fromkeys((named, defining))
-        for file in _source_files(module)
-    ]
+    files = user_files(network) or _library_files(network)
+    trees = sorted(ast.dump(ast.parse(file.read_bytes())) for file in files)
     return {"model.network": network.rpartition(":")[2], "model.source": digest_values(trees)}
 
 
-def _source_files(module: ModuleType) -> list[Path]:
-    """Return the file of a module, and those of the user's own modules at its side."""
-    if not (module.__file__ or "").endswith(".py"):  # compiled
-        return []
-    source = Path(str(module.__file__)).resolve()
-    if {"site-packages", "dist-packages"} & set(source.parts):
-        return [source]
-    loaded = [
-        getattr(other, "__file__", None)
-        for name, other in list(sys.modules.items())
-        if not name.startswith(USER_MODULE)  # another network
-    ]
-    files = {Path(file).resolve() for file in loaded if file and file.endswith(".py")}
-    return sorted({source} | {file for file in files if file.is_relative_to(source.parent)})
+def _library_files(network: str) -> list[Path]:
+    """Return the file of the module that is named, and of the one that defines the network."""
+    named = _import(network.rpartition(":")[0])
+    defining = sys.modules.get(getattr(_find(network), "__module__", ""), named)
+    files = [Path(str(module.__file__)) for module in (named, defining)]
+    return [file for file in dict.fromkeys(files) if file.suffix == ".py"]  # others are compiled
 
 
 def _find(network: str) -> Callable[..., Any]:

@@ -1,3 +1,6 @@
+import importlib.util
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -148,6 +151,24 @@ def test_the_users_modules_beside_a_network_are_part_of_it(tmp_path: Path) -> No
         path = own(folder, source)
         found.append(network_facts(path)["model.source"])
     assert found[0] != found[1]
+
+
+def test_what_happens_to_be_imported_is_no_part_of_a_network(tmp_path: Path) -> None:
+    """A network at the top of a project has its environment below it: no library joins in."""
+    before = network_facts(own(tmp_path))
+    below = tmp_path / "venv" / "below_the_network.py"
+    below.parent.mkdir()
+    below.write_text("loaded = True\n")
+    spec = importlib.util.spec_from_file_location("below_the_network", below)
+    assert spec is not None
+    sys.modules["below_the_network"] = importlib.util.module_from_spec(spec)
+    ghost = types.ModuleType("ghost")
+    ghost.__file__ = str(tmp_path / "ghost.py")  # torch has one: torch.classes
+    sys.modules["ghost"] = ghost
+    try:
+        assert network_facts(own(tmp_path)) == before
+    finally:
+        del sys.modules["below_the_network"], sys.modules["ghost"]
 
 
 def test_every_kind_of_network_has_facts() -> None:
