@@ -64,6 +64,6 @@ def test_both_generations_damaged_starts_over(
     for name, content in half_way.items():
         (run.folder / name).write_bytes(flip(0.3)(content))
     run.finish()
-    assert "no good state is left: starting over" in run.log
+    assert "no good state is left, starting fresh" in run.log
     assert "resumed" not in run.log
     assert_same(run.folder, undisturbed(1))

@@ -38,6 +38,7 @@ class ModelFile:
         row_shapes: Input name -> shape of one row, in the order of ``forward``.
         num_outputs: Logits per row: 1 for a binary loss.
         normalization: For ``Normalization.from_state``.
+        data_content: Digest of the data and splits that it was trained on.
         best: Epoch (from 1) and metrics of the weights, and which metric has selected them.
         fingerprint: Of the run's recipe.
         versions: Of Python, torch, numpy at the time of training.
@@ -49,6 +50,7 @@ class ModelFile:
     row_shapes: dict[str, list[int]]
     num_outputs: int
     normalization: dict[str, Any]
+    data_content: str
     best: dict[str, Any]
     fingerprint: str
     versions: dict[str, str] = field(default_factory=versions)

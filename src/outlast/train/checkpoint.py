@@ -5,6 +5,7 @@ Not a declared output on purpose: Snakemake deletes the declared outputs of a fa
 
 import io
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,7 +17,6 @@ from outlast.train.state import FORMAT, SavedState
 
 MODEL_RESUME = "model_resume.pt"
 MODEL_RESUME_PREVIOUS = "model_resume.prev.pt"
-FRESH = ", starting fresh"
 
 
 class Checkpoints:
@@ -46,64 +46,96 @@ class Checkpoints:
         write_atomically(self.current, content, previous=self.previous)
         return len(content)
 
-    def load(self, recipe: Recipe) -> tuple[SavedState | None, list[str]]:
-        """Find the state to continue from.
+    def load(
+        self, recipe: Recipe, refusal: Callable[[SavedState], str | None] = lambda state: None
+    ) -> tuple[SavedState | None, list[str]]:
+        """Find the state to continue from: of this recipe, the furthest that may go on.
 
         What cannot be used is set aside under a telling name, never deleted and never loaded.
+
+        Args:
+            recipe: Of the run as it is configured now.
+            refusal: Why a state of this recipe may not go on all the same, or None.
 
         Returns:
             The state, or None for a fresh start; and lines that tell the user what happened.
         """
         remove_leftovers(self.folder)
         notes: list[str] = []
+        state = self._newest(recipe, notes)
+        if state is not None:
+            reason = refusal(state) if state.recipe == recipe else None
+            if state.recipe != recipe:
+                reason = f"changed: {', '.join(changed_keys(state.recipe, recipe))}"
+            if reason is not None:
+                kept = self._set_aside(state)
+                notes.append(f"{reason}; old state kept as {kept}")
+                state = None
+        elif notes:
+            notes.append("no good state is left")
+        state = self._recall(recipe, refusal, state, notes) or state
+        if state is None and notes:
+            notes[-1] += ", starting fresh"
+        return state, notes
+
+    def _newest(self, recipe: Recipe, notes: list[str]) -> SavedState | None:
+        """Return the state on disk, or the generation before it; of this recipe where one is."""
         for path in (self.current, self.previous):
             state = self._read(path, notes)
             if state is None:
                 continue
             if path == self.previous:
                 notes.append(f"continuing from the previous generation, {path.name}")
-            if state.recipe == recipe:
-                return state, notes
-            if path == self.current and self._is_ours(self.previous, recipe):
+            elif state.recipe != recipe and self._is_ours(self.previous, recipe):
                 # somebody put a foreign file beside a generation of this very run
-                self.current.replace(self._name_for(state.recipe))
+                self.current.replace(self._name_for(state))
                 notes.append(f"{path.name} is of another recipe: kept under its fingerprint")
                 continue
-            notes.append(self.set_aside(state, changed_keys(state.recipe, recipe)))
-            break
-        else:
-            if notes:
-                notes.append("no good state is left: starting over")
-        return self._recall(recipe, notes), notes
+            return state
+        return None
 
-    def set_aside(self, state: SavedState, reasons: list[str]) -> str:
-        """Rename the state files after their fingerprint; return a line that says so and why."""
-        name = self._name_for(state.recipe)
+    def _set_aside(self, state: SavedState) -> str:
+        """Rename the state files after their fingerprint; return the new name."""
+        name = self._name_for(state)
         if self.current.exists():
             # first: a kill in between must not leave an old generation to fall back to
             self.previous.unlink(missing_ok=True)
             self.current.replace(name)
         else:
             self.previous.replace(name)
-        return f"changed: {', '.join(reasons)}; old state kept as {name.name}{FRESH}"
+        return name.name
 
-    def _recall(self, recipe: Recipe, notes: list[str]) -> SavedState | None:
-        """Take back a state that was set aside, when the config is changed back to its recipe."""
-        name = self._name_for(recipe)
-        state = self._read(name, notes)
-        if state is None or state.recipe != recipe:
+    def _recall(
+        self,
+        recipe: Recipe,
+        refusal: Callable[[SavedState], str | None],
+        state: SavedState | None,
+        notes: list[str],
+    ) -> SavedState | None:
+        """Take back what was set aside, if it is of this recipe and further than ``state``."""
+        best, place = state, None
+        for name in sorted(self.folder.glob(f"model_resume.{fingerprint(recipe)[:12]}*.pt")):
+            kept = self._read(name, notes)
+            if kept is None or kept.recipe != recipe or refusal(kept):
+                continue
+            if best is None or kept.progress > best.progress:
+                best, place = kept, name
+        if place is None:
             return None
-        name.replace(self.current)
-        notes[:] = [note.removesuffix(FRESH) for note in notes]
-        notes.append(f"{name.name} was made with this very recipe: taking it back")
-        return state
+        if state is not None:
+            self._set_aside(state)
+        place.replace(self.current)
+        notes.append(f"{place.name} was made with this very recipe: taking it back")
+        return best
 
     def _is_ours(self, path: Path, recipe: Recipe) -> bool:
         state = self._read(path, []) if path.exists() else None
         return state is not None and state.recipe == recipe
 
-    def _name_for(self, recipe: Recipe) -> Path:
-        return self.folder / f"model_resume.{fingerprint(recipe)[:12]}.pt"
+    def _name_for(self, state: SavedState) -> Path:
+        # how far it is, too: a longer and a shorter run of one recipe are both kept
+        name = f"model_resume.{fingerprint(state.recipe)[:12]}.epoch-{state.epoch}"
+        return self.folder / f"{name}{f'.step-{state.step}' if state.step else ''}.pt"
 
     def _read(self, path: Path, notes: list[str]) -> SavedState | None:
         try:

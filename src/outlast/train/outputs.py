@@ -35,6 +35,7 @@ class Outputs:
             row_shapes={name: list(shape) for name, shape in self.data.row_shapes.items()},
             num_outputs=self.objective.num_outputs,
             normalization=self.data.normalization.state(),
+            data_content=self.data.content,
             best=self._best(run),
             fingerprint=fingerprint(self.recipe),
         ).save(self.folder / MODEL_BEST)

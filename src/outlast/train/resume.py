@@ -38,18 +38,19 @@ def resume(
 def _find(
     run: RunState, checkpoints: Checkpoints, recipe: Recipe, rule: StoppingRule
 ) -> SavedState | None:
-    saved, notes = checkpoints.load(recipe)
+    def refusal(state: SavedState) -> str | None:
+        values = [row["val_selection"] for row in state.history]
+        if rule.allows(values, run.selection.lower_is_better):
+            return None
+        return (
+            f"training.epochs ({rule.epochs}) or training.early_stopping_patience"
+            f" ({rule.patience}) ends before the {state.epoch} epochs trained so far"
+        )
+
+    saved, notes = checkpoints.load(recipe, refusal)
     for note in notes:
         log.info("%s", note)
     if saved is None:
-        return None
-    values = [row["val_selection"] for row in saved.history]
-    if not rule.allows(values, run.selection.lower_is_better):
-        reason = (
-            f"training.epochs ({rule.epochs}) or training.early_stopping_patience"
-            f" ({rule.patience}) ends before the {saved.epoch} epochs trained so far"
-        )
-        log.info("%s", checkpoints.set_aside(saved, [reason]))
         return None
     if rule.reason(saved.epoch, saved.selection["epochs_since_best"]):
         log.info("already complete: %d epochs; writing the outputs from the state", saved.epoch)

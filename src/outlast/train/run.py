@@ -1,5 +1,6 @@
 """One attempt of one run: build the parts from the config, train, and return an exit code."""
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -60,7 +61,9 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
             log.error("error: lost another rank: %s", str(error).splitlines()[0])
             return 1
         except OSError as error:  # the outputs, at the end: they need the disk
-            log.error("error: %s; make room or correct it, and start the run again", error)
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "make room" if is_full else "correct that"
+            log.error("error: %s; %s, and start the run again", error, advice)
             return 1
     return 0
 

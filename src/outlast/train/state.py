@@ -13,7 +13,7 @@ from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class SavedState:
         step: Steps done in the current epoch; when all are done, validation comes next.
         train_seconds: Time spent on the steps of the current epoch, over all attempts.
         weights: State dict of the network.
+        buffers: Its other buffers, those with ``persistent=False``, by name.
         best_weights: The same at the best epoch; empty before the first one.
         optimizer: State dict.
         schedule: State dict.
@@ -44,12 +45,18 @@ class SavedState:
     step: int
     train_seconds: float
     weights: dict[str, Any]
+    buffers: dict[str, torch.Tensor]
     best_weights: dict[str, Any]
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
     selection: dict[str, Any]
     sums: list[list[float]]
     history: list[dict[str, Any]]
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How far it is: larger is further, of two states of one recipe."""
+        return self.epoch, self.step
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copying tensors."""
@@ -117,6 +124,7 @@ class RunState:
             step=self.position.step,
             train_seconds=self.position.train_seconds,
             weights=self.model.state_dict(),
+            buffers=_transient_buffers(self.model),
             best_weights=self.best_weights,
             optimizer=self.optimizer.state_dict(),
             schedule=self.schedule.state_dict(),
@@ -128,6 +136,11 @@ class RunState:
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
         self.model.load_state_dict(saved.weights, strict=True)
+        for name, value in saved.buffers.items():
+            place, _, leaf = name.rpartition(".")
+            module = self.model.get_submodule(place)
+            # a cache may have grown: set, not copied into
+            setattr(module, leaf, value.to(getattr(module, leaf).device))
         self.optimizer.load_state_dict(saved.optimizer)
         self.schedule.load_state_dict(saved.schedule)
         self.selection.load_state_dict(saved.selection)
@@ -147,3 +160,9 @@ class RunState:
         """Move on; the sums of the epoch before are gone."""
         self.position = Position(self.position.epoch + 1)
         self.meter.start_epoch()
+
+
+def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that the state dict leaves out: no kill may change those either."""
+    kept = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name not in kept}

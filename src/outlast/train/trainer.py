@@ -36,9 +36,15 @@ from outlast.train.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 from outlast.train.single_rows import refuse_single_rows
 from outlast.train.state import Position, RunState, Stopwatch
+from outlast.train.untracked import Untracked
 from outlast.train.validation import Validation, predict_split
 
 log = logging.getLogger("outlast")
+
+UNSAVED = (
+    "model.network: %s changed in training and no state holds it; if the numbers depend on it,"
+    " register it as a buffer or give it in get_extra_state(), or a resumed run will differ"
+)
 
 
 class Trainer:
@@ -100,6 +106,7 @@ class Trainer:
         self._ledger: Ledger | None = None
         self._stopwatch = Stopwatch()
         self._validation: Validation | None = None
+        self._untracked = Untracked(model)
         self._warned = False
         self._epoch_returned = False
 
@@ -240,7 +247,8 @@ class Trainer:
             result = Validation.of(self.objective.mean_loss(logits, label), score(logits, label))
         result = self.distributed.broadcast(result)
         assert result is not None, "rank 0 has scored"
-        self._warn_of_undefined(result)
+        if self.distributed.is_main:
+            self._warn_of_undefined(result)
         self._validation = result
         return result.loss or 0.0, result.accuracy, result.auc or 0.0, result.f1 or 0.0
 
@@ -277,6 +285,8 @@ class Trainer:
         if is_best and found:
             log.info("%s", best_line(row, self.metric))
         self._start_next_epoch()
+        if self.distributed.is_main and (unsaved := self._untracked.changed()):
+            log.warning(UNSAVED, ", ".join(unsaved))
         self._save()
         if is_best and self.distributed.is_main:
             with contextlib.suppress(OSError):  # a full disk: the state has warned of it

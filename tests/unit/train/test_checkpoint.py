@@ -29,6 +29,7 @@ def state(epoch: int = 1, **changes: Any) -> SavedState:
         step=3,
         train_seconds=1.5,
         weights={"w": torch.full((5, 3), float(epoch)), "n": torch.tensor(7)},
+        buffers={"b": torch.arange(3)},
         best_weights={"w": torch.zeros(5, 3, dtype=torch.float64)},
         optimizer={"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 0.1}]},
         schedule={"best": None, "bad_epochs": 0, "reductions": 2},
@@ -42,6 +43,11 @@ def state(epoch: int = 1, **changes: Any) -> SavedState:
 def names(folder: Path) -> list[str]:
     """The files in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def aside(recipe: dict[str, Any], epoch: int) -> str:
+    """The name under which a state is kept for later."""
+    return f"model_resume.{fingerprint(recipe)[:12]}.epoch-{epoch}.step-3.pt"
 
 
 def test_save_keeps_the_previous_generation(tmp_path: Path) -> None:
@@ -63,7 +69,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert loaded is not None
     for name, value in state().as_dict().items():
         found = getattr(loaded, name)
-        if name in ("weights", "best_weights"):
+        if name in ("weights", "buffers", "best_weights"):
             assert {k: (v.dtype, v.tolist()) for k, v in found.items()} == {
                 k: (v.dtype, v.tolist()) for k, v in value.items()
             }
@@ -84,7 +90,7 @@ def test_another_recipe_sets_the_state_aside(tmp_path: Path) -> None:
     checkpoints.save(state(2))
     loaded, notes = checkpoints.load(OTHER)
     assert loaded is None
-    kept = f"model_resume.{fingerprint(RECIPE)[:12]}.pt"
+    kept = aside(RECIPE, 2)
     assert notes == [
         f"changed: training.learning_rate (0.1 -> 0.2); old state kept as {kept}, starting fresh"
     ]
@@ -101,13 +107,35 @@ def test_a_config_changed_back_recalls_its_state(tmp_path: Path) -> None:
     assert back is not None
     assert back.epoch == 4
     assert "made with this very recipe: taking it back" in notes[-1]
-    assert names(tmp_path) == sorted([MODEL_RESUME, f"model_resume.{fingerprint(OTHER)[:12]}.pt"])
+    assert names(tmp_path) == sorted([MODEL_RESUME, aside(OTHER, 9)])
     again, _ = checkpoints.load(RECIPE)
     assert again is not None
     assert again.epoch == 4
     forth, _ = checkpoints.load(OTHER)
     assert forth is not None
     assert forth.epoch == 9
+
+
+def test_the_furthest_state_that_may_go_on_is_taken(tmp_path: Path) -> None:
+    """Epochs 8, 6, 4, and 8 again: each length is kept, and none is trained twice."""
+    checkpoints = Checkpoints(tmp_path)
+
+    def load(epochs: int) -> tuple[SavedState | None, list[str]]:
+        return checkpoints.load(RECIPE, lambda kept: "too far" if kept.epoch > epochs else None)
+
+    checkpoints.save(state(8))
+    assert load(6) == (None, [f"too far; old state kept as {aside(RECIPE, 8)}, starting fresh"])
+    checkpoints.save(state(6))
+    assert load(4)[0] is None
+    checkpoints.save(state(3))
+    checkpoints.save(state(4))
+    for epochs, found in ((8, 8), (7, 6), (5, 4), (6, 6), (9, 8)):
+        loaded, notes = load(epochs)
+        assert loaded is not None
+        assert loaded.epoch == found
+        assert notes[-1].startswith(f"{aside(RECIPE, found)} was made with this very recipe")
+        assert torch.load(checkpoints.current, weights_only=True)["epoch"] == found
+    assert names(tmp_path) == sorted([MODEL_RESUME, aside(RECIPE, 4), aside(RECIPE, 6)])
 
 
 def test_an_old_generation_of_another_recipe_is_no_way_back(tmp_path: Path) -> None:
@@ -171,7 +199,7 @@ def test_two_damaged_generations_start_over(tmp_path: Path) -> None:
     checkpoints.previous.write_bytes(b"two")
     loaded, notes = checkpoints.load(RECIPE)
     assert loaded is None
-    assert notes[-1] == "no good state is left: starting over"
+    assert notes[-1] == "no good state is left, starting fresh"
     assert len(list(tmp_path.glob("model_resume.damaged-*.pt"))) == 2
 
 
@@ -256,7 +284,7 @@ def test_a_foreign_state_beside_our_own_generation(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded.epoch == 1
     assert "of another recipe" in notes[0]
-    assert f"model_resume.{fingerprint(OTHER)[:12]}.pt" in names(tmp_path)
+    assert aside(OTHER, 9) in names(tmp_path)
 
 
 def test_a_state_that_could_not_be_read_back_is_refused_at_the_first_save(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_fewer_epochs_start_fresh(tmp_path: Path, said: list[str]) -> None:
     found = make_trainer(tmp_path / "run").train(2)
     assert numbers(found) == numbers(expected)
     assert any("training.epochs (2)" in line and "starting fresh" in line for line in said)
-    assert len(list((tmp_path / "run").glob("model_resume.????????????.pt"))) == 1
+    assert len(list((tmp_path / "run").glob("model_resume.????????????.epoch-4.pt"))) == 1
 
 
 def test_a_cosine_of_another_length_starts_fresh(tmp_path: Path, said: list[str]) -> None:
