@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from outlast.errors import ConfigError
 
+BUILT_IN_SOURCES = ("digits", "breast_cancer", "iris", "wine")
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scalar = bool | int | float | str
 Network = Annotated[str, Field(pattern=r"^(mlp|cnn1d|cnn2d|[\w./~-]+:[A-Za-z_]\w*)$")]
@@ -54,8 +55,9 @@ class DataSection(Section):
 
     source: str = Field(
         min_length=1,
-        description="A built-in of scikit-learn (`digits`, `breast_cancer`, `iris`, `wine`), a"
-        " `.npz` file, a folder of `.npy` files (used where it lies), or a `.csv` / `.tsv` table.",
+        description="A built-in of scikit-learn"
+        f" ({', '.join(map('`{}`'.format, BUILT_IN_SOURCES))}), a `.npz` file, a folder of"
+        " `.npy` files (used where it lies), or a `.csv` / `.tsv` table.",
     )
     inputs: list[str] | dict[str, str | list[str]] | None = Field(
         None,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outlast.config import DataSection
+from outlast.config import BUILT_IN_SOURCES, DataSection
 from outlast.data.arrays import (
     as_text,
     check_finite,
@@ -27,12 +27,7 @@ from outlast.data.tables import SEPARATORS, read_table
 from outlast.errors import DataError
 
 # built-in of scikit-learn -> name of its input
-BUILT_INS = {
-    "digits": "image",
-    "breast_cancer": "features",
-    "iris": "features",
-    "wine": "features",
-}
+BUILT_INS = dict.fromkeys(BUILT_IN_SOURCES, "features") | {"digits": "image"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,8 @@ def split_rows(
         `train`, `validation`, `test` -> (n,) int64 row numbers: sorted, disjoint, together all.
 
     Raises:
-        DataError: Nothing is left to train on, or a class is too rare for a stratified split.
+        DataError: Nothing is left to train on, or a class is too rare for a stratified split,
+            or a random one leaves none of it to train on.
     """
     names = classes or [str(index) for index in range(int(label.max()) + 1)]
     shares = {"validation": section.validation, "test": section.test}
@@ -44,6 +45,7 @@ def split_rows(
     splits = {}
     for key in ("test", "validation"):
         rest, splits[key] = _take(rest, label, sizes[key], section, names)
+    _check_trainable(label, rest, names)
     return {"train": rest, "validation": splits["validation"], "test": splits["test"]}
 
 
@@ -60,6 +62,20 @@ def _check_stratifiable(label: np.ndarray, sizes: dict[str, int], names: Sequenc
                 f"data.split.{key}: {size} rows cannot hold {present} classes; give a larger"
                 " share, or set data.split.stratify: false"
             )
+
+
+def _check_trainable(label: np.ndarray, train: np.ndarray, names: Sequence[str]) -> None:
+    counts = np.bincount(label, minlength=len(names))
+    untrained = np.flatnonzero(
+        (counts > 0) & (np.bincount(label[train], minlength=len(names)) == 0)
+    )
+    if len(untrained):
+        first = int(untrained[0])
+        raise DataError(
+            f"data.split: none of the {counts[first]} rows of class {names[first]!r} came into the"
+            " training split; set data.split.stratify: true, another data.split.seed, or remove"
+            " the class"
+        )
 
 
 def _take(

@@ -23,7 +23,7 @@ from outlast.data.splits import SPLITS, split_rows
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK, remove_leftovers, sync_folder, write_json
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 NORMALIZATION = "normalization.npz"
 Entry = dict[str, Any]

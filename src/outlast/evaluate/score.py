@@ -1,6 +1,7 @@
 """Metrics and predictions of one model on the rows that were held out."""
 
 import io
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ from outlast.objective.losses import bce, cross_entropy
 from outlast.objective.objective import decide
 from outlast.objective.scores import probabilities, score
 
+log = logging.getLogger("outlast")
+
 CPU = torch.device("cpu")
+OTHER_DATA = (
+    "the model was trained on other data than these, or on another split of the same: rows that"
+    " it was trained on may be among those scored here, and the numbers too good"
+)
 
 
 def evaluate(
@@ -28,7 +35,8 @@ def evaluate(
 
     Writes ``metrics.json`` and ``predictions.parquet``. Data without a test split are scored on
     the validation split; the key ``split`` says which, since numbers on the split that chose the
-    epoch are too good.
+    epoch are too good. Other data than the model was trained on are scored with a warning, and
+    ``data_of_training`` is false.
 
     Args:
         model_path: model_best.pt.
@@ -46,11 +54,14 @@ def evaluate(
     model_file, data = load_model_file(model_path), open_data(data_folder)
     check_inputs(model_file, data)
     _check_classes(model_file, data)
+    if model_file.data_content != data.content:
+        log.warning("%s: %s", data_folder, OTHER_DATA)
     split = _held_out_split(data)
     rows = np.asarray(data.splits[split])
     logits = predict_logits(model_file, data, rows, device)
     label = torch.from_numpy(np.asarray(data.label)[rows])
-    metrics = {"split": split} | measure(logits, label, data.classes) | _origin(model_file)
+    metrics = {"split": split, "data_of_training": model_file.data_content == data.content}
+    metrics |= measure(logits, label, data.classes) | _origin(model_file)
     out_folder.mkdir(parents=True, exist_ok=True)
     table = tabulate_predictions(logits, label, rows, data.classes)
     content = io.BytesIO()

@@ -54,9 +54,13 @@ def test_seeded() -> None:
 
 
 def test_not_stratified() -> None:
-    """Without strata a class of one row is no obstacle."""
+    """Without strata a class of one row is no obstacle, unless nothing of it trains."""
     label = np.array([0] * 20 + [1])
-    assert len(split_rows(label, section(stratify=False))["train"]) == 15
+    splits = split_rows(label, section(stratify=False, seed=1))
+    assert len(splits["train"]) == 15
+    assert 20 in splits["train"]
+    with pytest.raises(DataError, match="none of the 1 rows of class 'rare' came into the train"):
+        split_rows(label, section(stratify=False, seed=0), ["common", "rare"])
 
 
 def test_small_share_is_not_empty() -> None:

@@ -35,6 +35,7 @@ def make_model_file(data: DataSet) -> ModelFile:
         row_shapes=shapes,
         num_outputs=3,
         normalization=data.normalization.state(),
+        data_content=data.content,
         best={"epoch": 1, "val_selection": None},
         fingerprint="f",
     )

@@ -38,10 +38,24 @@ def write_experiment(folder: Path, **section: object) -> tuple[Path, Path]:
         row_shapes=shapes,
         num_outputs=num_outputs,
         normalization=data.normalization.state(),
+        data_content=data.content,
         best={"epoch": 4, "val_selection": 0.5, "selection_metric": "val_f1"},
         fingerprint="f00d",
     ).save(folder / "model_best.pt")
     return folder / "model_best.pt", data_folder
+
+
+def test_other_data_than_the_models_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another split of the same rows has training rows in its test split: said, and written."""
+    model, data = write_experiment(tmp_path, source="iris")
+    assert evaluate(model, data, tmp_path / "own")["data_of_training"] is True
+    assert caplog.messages == []
+    section = {"source": "iris", "normalize": "standard", "split": {"seed": 1}}
+    prepare(DataSection.model_validate(section), tmp_path / "other")
+    assert evaluate(model, tmp_path / "other", tmp_path / "out")["data_of_training"] is False
+    assert "another split of the same" in caplog.messages[0]
 
 
 def test_several_classes_equal_scikit_learn() -> None:

@@ -30,6 +30,7 @@ def trained(**changes: Any) -> tuple[nn.Module, ModelFile]:
         "row_shapes": SHAPES,
         "num_outputs": 3,
         "normalization": {"kind": "none", "names": ["x"], "mean": [], "std": []},
+        "data_content": "c0de",
         "best": {"epoch": 3, "val_f1": None},
         "fingerprint": "f00d",
     }
