@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.verb(options) or 0)
-    except OutlastError as error:
+    except (OutlastError, OSError) as error:  # a path that is no folder, a full disk
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # of the verbs that have nothing to save

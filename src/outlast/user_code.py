@@ -40,7 +40,7 @@ def _root_of(package: str) -> Path | None:
         spec = importlib.util.find_spec(package)  # imports nothing: there is no dot in the name
     except (ImportError, ValueError):
         return None
-    if spec is None or not (spec.has_location or spec.submodule_search_locations):
+    if spec is None:
         return None
     places = list(spec.submodule_search_locations or [str(spec.origin)])
     return Path(places[0]).parent
@@ -70,8 +70,6 @@ def _imports(file: Path, root: Path) -> Iterator[Path]:
         elif isinstance(node, ast.ImportFrom):
             base = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else root
             parts = node.module.split(".") if node.module else []
-            if (base / "__init__.py").is_file() and node.level:
-                yield base / "__init__.py"
             for alias in node.names:
                 yield from _module_files(base, [*parts, alias.name])
 
@@ -82,5 +80,5 @@ def _module_files(base: Path, parts: Sequence[str]) -> list[Path]:
     for length in range(1, len(parts) + 1):
         place = base.joinpath(*parts[:length])
         candidates = (place / "__init__.py", place.with_name(f"{place.name}.py"))
-        files += [path for path in candidates if path.is_file()][:1]
+        files += [path for path in candidates if path.is_file()]
     return files

@@ -71,6 +71,8 @@ def test_paths_stay_as_they_were_given(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "link.py").symlink_to("nets/net.py")
     assert user_files("link.py:Net") == [tmp_path / "nets/layers.py", Path("link.py")]
     assert user_files("absent.py:Net") == [Path("absent.py")]
+    write(tmp_path, beyond="from ... import layers")
+    assert user_files("beyond.py:Net") == [Path("beyond.py")]
 
 
 def test_a_package_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +86,9 @@ def test_a_package_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "mynets" not in sys.modules
 
 
-@pytest.mark.parametrize("network", ["mlp", "torch.nn:Linear", "math:sqrt", "no_such_package:X"])
+@pytest.mark.parametrize(
+    "network", ["mlp", "torch.nn:Linear", "math:sqrt", "__main__:X", "no_such_package:X"]
+)
 def test_built_ins_and_libraries_have_none(network: str) -> None:
     """What pip has installed is not the user's own."""
     assert user_files(network) == []

@@ -150,8 +150,8 @@ def test_a_misspelt_built_in_is_refused_before_any_job(workdir):
     process = snakemake(workdir, "-n", "--config", "data={source: digit}", check=False)
     assert process.returncode != 0
     assert "data.source: 'digit' does not exist; did you mean digits?" in process.stdout
-    (workdir / "digit").mkdir()
-    snakemake(workdir, "-n", "--config", "data={source: digit}")
+    (workdir / "iris.csv").write_text("a,label\n1,x\n")  # like a built-in, and meant
+    snakemake(workdir, "-n", "--config", "data={source: iris.csv}")
 
 
 def test_no_rule_retries_by_itself():

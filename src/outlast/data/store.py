@@ -113,10 +113,10 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
         "classes": data.classes,
         "counts": {key: _class_counts(data, rows) for key, rows in data.splits.items()},
         "normalize": section.normalize,
+        "normalization": _write_normalization(folder / NORMALIZATION, data.normalization),
         "section": section.model_dump(mode="json", include={"normalize", "split"}),
         "content": data.content,
     }
-    _write_normalization(folder / NORMALIZATION, data.normalization)
     write_json(folder / MANIFEST, manifest)
     return manifest
 
@@ -124,8 +124,8 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
 def open_data(folder: Path) -> DataSet:
     """Open a prepared data set as memory maps.
 
-    Files are held against the manifest by size, shape and dtype. Their bytes are not read again:
-    new values of the same shape in a file used in place need a new `prepare`.
+    Files are held against the manifest: by size, shape and dtype, and by their bytes when the
+    time of their last change is another.
 
     Raises:
         DataError: Not prepared, or a file is missing or no longer what was prepared.
@@ -137,7 +137,7 @@ def open_data(folder: Path) -> DataSet:
         label=_open(folder, manifest["label"]),
         classes=manifest["classes"],
         splits={key: _open(folder, manifest["splits"][key]) for key in SPLITS},
-        normalization=_read_normalization(folder, manifest["normalize"], list(inputs)),
+        normalization=_read_normalization(folder, manifest, list(inputs)),
         content=manifest["content"],
     )
 
@@ -223,11 +223,7 @@ def _describe_in_place(file: Path, array: np.ndarray) -> Entry:
     absolute = file.resolve() if ".." in file.parts else file.absolute()
     below = absolute.is_relative_to(Path.cwd())
     name = absolute.relative_to(Path.cwd()) if below else absolute
-    return _describe(str(name), file, array) | {
-        "in_place": True,
-        "mtime_ns": file.stat().st_mtime_ns,
-        "sha256": _digest_file(file),
-    }
+    return _describe(str(name), file, array) | {"in_place": True}
 
 
 def _digest_file(file: Path) -> str:
@@ -241,6 +237,8 @@ def _describe(name: str, file: Path, array: np.ndarray) -> Entry:
         "shape": list(array.shape),
         "dtype": array.dtype.name,
         "bytes": file.stat().st_size,
+        "mtime_ns": file.stat().st_mtime_ns,
+        "sha256": _digest_file(file),
     }
 
 
@@ -251,16 +249,16 @@ def _open(folder: Path, entry: Entry) -> np.ndarray:
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be opened ({error}); run prepare again") from error
-    found = _describe(entry["file"], path, array)
-    for key in ("shape", "dtype", "bytes"):
-        if found[key] != entry[key]:
+    stat = path.stat()
+    found = {"shape": list(array.shape), "dtype": array.dtype.name, "bytes": stat.st_size}
+    for key, value in found.items():
+        if value != entry[key]:
             raise DataError(
-                f"{path} has {key} {found[key]}, and had {entry[key]} when it was prepared;"
+                f"{path} has {key} {value}, and had {entry[key]} when it was prepared;"
                 " run prepare again"
             )
-    # a touched file is read again: what counts is its content
-    touched = entry.get("in_place") and path.stat().st_mtime_ns != entry["mtime_ns"]
-    if touched and _digest_file(path) != entry["sha256"]:
+    # a touched or copied file is read again: what counts is its content
+    if stat.st_mtime_ns != entry["mtime_ns"] and _digest_file(path) != entry["sha256"]:
         raise DataError(f"{path} has other values than when it was prepared; run prepare again")
     return array
 
@@ -295,20 +293,25 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _write_normalization(path: Path, normalization: Normalization) -> None:
+def _write_normalization(path: Path, normalization: Normalization) -> Entry | None:
     path.unlink(missing_ok=True)
     moments = _named_moments(normalization)
-    if moments:
-        arrays: dict[str, Any] = {f"{name}.mean": mean for name, mean, _ in moments}
-        arrays |= {f"{name}.std": std for name, _, std in moments}
-        np.savez(path, **arrays)  # the manifest that makes it count is written after it
+    if not moments:
+        return None
+    arrays: dict[str, Any] = {f"{name}.mean": mean for name, mean, _ in moments}
+    arrays |= {f"{name}.std": std for name, _, std in moments}
+    np.savez(path, **arrays)  # the manifest that makes it count is written after it
+    return {"file": path.name, "sha256": _digest_file(path)}
 
 
-def _read_normalization(folder: Path, kind: str, names: list[str]) -> Normalization:
-    if kind != "standard":
+def _read_normalization(folder: Path, manifest: Entry, names: list[str]) -> Normalization:
+    kind, entry = manifest["normalize"], manifest["normalization"]
+    if entry is None:
         return Normalization(kind, tuple(names))
-    path = folder / NORMALIZATION
+    path = folder / str(entry["file"])
     try:
+        if _digest_file(path) != entry["sha256"]:
+            raise ValueError("it has other values than when it was prepared")
         with np.load(path, allow_pickle=False) as stored:
             arrays = {
                 part: [torch.from_numpy(stored[f"{name}.{part}"]) for name in names]

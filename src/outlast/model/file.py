@@ -14,6 +14,7 @@ from outlast.config import ModelSection
 from outlast.errors import CheckpointError
 from outlast.files import is_intact, seal, write_atomically
 from outlast.model.build import build_network
+from outlast.model.weights import load_weights
 
 MODEL_BEST = "model_best.pt"
 
@@ -66,7 +67,7 @@ class ModelFile:
         """Return the network with these weights, in evaluation mode."""
         section = ModelSection.model_validate(self.config["model"])
         network = build_network(section, self.row_shapes, self.num_outputs)
-        network.load_state_dict(self.weights, strict=True)
+        load_weights(network, self.weights)
         return network.eval()
 
 

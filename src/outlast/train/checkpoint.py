@@ -3,6 +3,7 @@
 Not a declared output on purpose: Snakemake deletes the declared outputs of a failed job.
 """
 
+import errno
 import io
 import time
 from collections.abc import Callable
@@ -139,8 +140,9 @@ class Checkpoints:
 
     def _read(self, path: Path, notes: list[str]) -> SavedState | None:
         try:
-            content = path.read_bytes()
-            problem = "truncated or altered"
+            if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
+                raise OSError(errno.EINVAL, "no plain file")
+            content, problem = path.read_bytes(), "truncated or altered"
         except FileNotFoundError:
             return None
         except OSError as error:  # a folder, a link in a circle, a bad sector

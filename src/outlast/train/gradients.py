@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.distributed import Distributed
+from outlast.errors import ModelError
 
 
 class FlatGradients:
@@ -22,25 +23,30 @@ class FlatGradients:
 
     def __init__(self, model: nn.Module, distributed: Distributed) -> None:
         """Give every trained parameter its place. The model must be on its device already."""
-        self._distributed = distributed
+        self._model, self._distributed = model, distributed
         self._gradients = _allocate_views(model.parameters())
-        self._buffers = [buffer for buffer in model.buffers() if buffer.numel() > 0]
+        self._forms: dict[str, tuple[torch.Size, torch.dtype]] = {}
 
     def zero(self) -> None:
         """Forget the last step."""
         for flat in self._gradients:
             flat.zero_()
 
+    @torch.no_grad()
     def reduce(self) -> None:
         """Sum the gradients over the ranks; floating buffers become those of rank 0.
 
         Rank 0's buffers travel in the same message, against zeros of the others: a running
         mean must not depend on which ranks were alive when the state was saved.
+
+        Raises:
+            ModelError: A buffer has changed its shape or dtype, so that ranks may differ in it.
         """
         if self._distributed.world_size == 1:
             return
+        current = self._buffers()
         for flat in self._gradients:
-            buffers = [b for b in self._buffers if b.dtype == flat.dtype]
+            buffers = [b for b in current if b.dtype == flat.dtype]
             pieces = [b.reshape(-1) for b in buffers]
             if not self._distributed.is_main:
                 pieces = [torch.zeros_like(piece) for piece in pieces]
@@ -50,14 +56,29 @@ class FlatGradients:
                 flat.copy_(message[: flat.numel()])
                 _scatter(message[flat.numel() :], buffers)
 
+    @torch.no_grad()
     def sync_buffers(self) -> None:
         """Give every rank the buffers of rank 0, counters included (before validation)."""
         if self._distributed.world_size == 1:
             return
-        for buffer in self._buffers:
+        for buffer in self._buffers():
             if not self._distributed.is_main:
                 buffer.zero_()
             self._distributed.sum_(buffer)
+
+    def _buffers(self) -> list[Tensor]:
+        """Return the buffers as they are now: a forward pass may have put others in their place."""
+        found = {name: b for name, b in self._model.named_buffers() if b.numel() > 0}
+        forms = {name: (buffer.shape, buffer.dtype) for name, buffer in found.items()}
+        self._forms = self._forms or forms
+        for name in sorted(forms.keys() | self._forms.keys()):
+            if forms.get(name) != self._forms.get(name):
+                raise ModelError(
+                    f"model.network: its buffer {name} changes shape or dtype while it trains, and"
+                    " the ranks exchange buffers; give it its full size from the start, or set"
+                    " launch.processes: 1"
+                )
+        return list(found.values())
 
 
 def _allocate_views(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 
 from outlast.distributed import Distributed
+from outlast.errors import CheckpointError
 from outlast.recipe import Recipe
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.selection import StoppingRule
@@ -32,7 +33,15 @@ def resume(
         # equal by their seed already, unless the network draws from a source that we do not seed
         run.model.load_state_dict(distributed.broadcast(run.model.state_dict()))
         return
-    run.restore(replace(saved, best_weights=best_weights))
+    try:
+        run.restore(replace(saved, best_weights=best_weights))
+    except (RuntimeError, ValueError, KeyError) as error:
+        # its code is the same, by the recipe: what it builds depends on something else
+        raise CheckpointError(
+            "model.network: it was built in another form than the one whose state was saved"
+            f" ({' '.join(str(error).split())}); build it from model.options alone, and remove"
+            f" {checkpoints.current} to start over"
+        ) from error
 
 
 def _find(

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -57,8 +58,8 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
         except RuntimeError as error:
             if "gloo" not in str(error):
                 raise
-            # its cause is in the line of torchrun; a traceback of ours would only hide that
-            log.error("error: lost another rank: %s", str(error).splitlines()[0])
+            # why, is in the line of that rank or of torchrun; gloo's own words would only hide it
+            log.error("error: another rank has ended, and this one with it")
             return 1
         except OSError as error:  # the outputs, at the end: they need the disk
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -111,15 +112,17 @@ def _build(
 
 
 def build_optimizer(section: TrainingSection, model: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer that the config names, in its fused form: one kernel per step."""
+    """Return the optimizer that the config names, in its fused form where torch has one."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    lr, weight_decay = section.learning_rate, section.weight_decay
+    keywords: dict[str, Any] = {
+        "lr": section.learning_rate,
+        "weight_decay": section.weight_decay,
+        "fused": all(parameter.is_floating_point() for parameter in parameters),
+    }
     if section.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=section.momentum, weight_decay=weight_decay, fused=True
-        )
+        return torch.optim.SGD(parameters, momentum=section.momentum, **keywords)
     kind = torch.optim.AdamW if section.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    return kind(parameters, **keywords)
 
 
 def _name_of(interrupt: Interrupt) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.history import History
 from outlast.train.meter import Meter
@@ -135,12 +136,8 @@ class RunState:
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
-        self.model.load_state_dict(saved.weights, strict=True)
-        for name, value in saved.buffers.items():
-            place, _, leaf = name.rpartition(".")
-            module = self.model.get_submodule(place)
-            # a cache may have grown: set, not copied into
-            setattr(module, leaf, value.to(getattr(module, leaf).device))
+        load_weights(self.model, saved.weights)
+        load_weights(self.model, saved.buffers, persistent=False)
         self.optimizer.load_state_dict(saved.optimizer)
         self.schedule.load_state_dict(saved.schedule)
         self.selection.load_state_dict(saved.selection)

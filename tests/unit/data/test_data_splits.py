@@ -61,6 +61,7 @@ def test_not_stratified() -> None:
     assert 20 in splits["train"]
     with pytest.raises(DataError, match="none of the 1 rows of class 'rare' came into the train"):
         split_rows(label, section(stratify=False, seed=0), ["common", "rare"])
+    split_rows(label, section(stratify=False, seed=1), ["common", "rare", "without a row"])
 
 
 def test_small_share_is_not_empty() -> None:

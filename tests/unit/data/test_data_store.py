@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -69,9 +70,15 @@ def test_manifest(archive: Path, tmp_path: Path) -> None:
     """The manifest describes files, classes and counts; it is what `prepare` returns."""
     manifest = prepare(DataSection(source=str(archive)), tmp_path / "out")
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
-    size = (tmp_path / "out" / "signal.npy").stat().st_size
-    entry = {"file": "signal.npy", "shape": [100, 2, 6], "dtype": "float32", "bytes": size}
-    assert manifest["inputs"]["signal"] == entry
+    file = tmp_path / "out" / "signal.npy"
+    assert manifest["inputs"]["signal"] == {
+        "file": "signal.npy",
+        "shape": [100, 2, 6],
+        "dtype": "float32",
+        "bytes": file.stat().st_size,
+        "mtime_ns": file.stat().st_mtime_ns,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
     assert manifest["classes"] == ["normal", "tumour"]
     assert sum(manifest["counts"]["train"].values()) == 70
     assert manifest["counts"]["test"]["tumour"] in (3, 4)
@@ -315,6 +322,32 @@ def test_missing_normalization(archive: Path, tmp_path: Path) -> None:
     make(archive, tmp_path / "out")
     (tmp_path / "out" / "normalization.npz").unlink()
     with pytest.raises(DataError, match=r"normalization\.npz cannot be read.*run prepare again"):
+        open_data(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["signal.npy", "label.npy", "split_train.npy"])
+def test_prepared_values_changed_by_hand_are_refused_and_a_copy_is_not(
+    archive: Path, tmp_path: Path, name: str
+) -> None:
+    """The digest of the manifest must not vouch for other bytes; a copied folder has the same."""
+    content = make(archive, tmp_path / "out").content
+    shutil.copytree(tmp_path / "out", tmp_path / "copy", copy_function=shutil.copyfile)
+    assert open_data(tmp_path / "copy").content == content
+    array = np.load(tmp_path / "copy" / name)
+    array[0] += 1
+    np.save(tmp_path / "copy" / name, array)
+    with pytest.raises(DataError, match=r"\.npy has other values than when it was prepared"):
+        open_data(tmp_path / "copy")
+
+
+def test_a_changed_normalization_is_refused(archive: Path, tmp_path: Path) -> None:
+    """Other statistics would shift every row, in silence."""
+    make(archive, tmp_path / "out")
+    path = tmp_path / "out" / "normalization.npz"
+    with np.load(path) as stored:
+        arrays = {key: stored[key] * 2 for key in stored}
+    np.savez(path, **arrays)
+    with pytest.raises(DataError, match=r"normalization\.npz cannot be read.*other values"):
         open_data(tmp_path / "out")
 
 

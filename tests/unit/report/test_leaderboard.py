@@ -1,4 +1,5 @@
 import csv
+import functools
 import json
 import math
 import os
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from results_on_disk import write_experiment
+from rich.console import Console
 
 from outlast.errors import DataError
+from outlast.report import leaderboard
 from outlast.report.leaderboard import collect, show
 
 
@@ -170,6 +173,32 @@ def test_shown_table_fits_and_marks_the_best(
         assert word in text
     assert "undefined" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("metric", "left_out"), [("val_f1", "AUROC"), ("val_auc", "F1")])
+def test_a_narrow_terminal_shows_two_of_the_scores(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    metric: str,
+    left_out: str,
+) -> None:
+    """At 80 columns the one that selected the epoch stays, and no number is cut."""
+    runs = write_experiment(tmp_path / "exp", {"learning_rate=0.0003": [(0.8, 0.7), (0.84, 0.8)]})
+    for path in (tmp_path / "exp").rglob("history.json"):
+        history = json.loads(path.read_text())
+        path.write_text(json.dumps({**history, "selection_metric": metric}))
+    collect(runs, runs.parent, tmp_path / "out")
+    capsys.readouterr()
+    terminal = functools.partial(Console, force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr(leaderboard, "Console", terminal)
+    show(tmp_path / "out" / "leaderboard.tsv")
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert text.count("0.7500 ± 0.0707") == 2
+    assert "0.8200 ± 0.0283" in text
+    scores = text.splitlines()[1]
+    assert left_out not in scores.replace("F1" if metric == "val_f1" else "AUROC", "", 1)
 
 
 def test_nothing_is_starred_without_a_validation_value(

@@ -2,6 +2,7 @@ import io
 import os
 import pickle
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,11 @@ def test_the_furthest_state_that_may_go_on_is_taken(tmp_path: Path) -> None:
         assert loaded.epoch == found
         assert notes[-1].startswith(f"{aside(RECIPE, found)} was made with this very recipe")
         assert torch.load(checkpoints.current, weights_only=True)["epoch"] == found
+    assert load(9)[1] == [], "nothing that is further"
     assert names(tmp_path) == sorted([MODEL_RESUME, aside(RECIPE, 4), aside(RECIPE, 6)])
+    Checkpoints(tmp_path / "elsewhere").save(state(9, recipe=OTHER))
+    (tmp_path / "elsewhere" / MODEL_RESUME).replace(tmp_path / aside(RECIPE, 9))
+    assert load(9)[1] == [], "the name alone is not enough"
 
 
 def test_an_old_generation_of_another_recipe_is_no_way_back(tmp_path: Path) -> None:
@@ -258,18 +263,21 @@ def test_a_sealed_file_of_something_else_is_no_state(tmp_path: Path) -> None:
         assert "model_resume.pt is no state of outlast" in notes[0]
 
 
-def test_a_folder_in_place_of_the_state_falls_back(tmp_path: Path) -> None:
-    """What cannot be opened is set aside like what is damaged; the generation before is used."""
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_no_file_in_place_of_the_state_falls_back(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """A folder, a pipe, a link to itself: set aside, and the generation before is used."""
     checkpoints = Checkpoints(tmp_path)
     for epoch in (1, 2):
         checkpoints.save(state(epoch))
     checkpoints.current.unlink()
-    checkpoints.current.mkdir()
+    make(checkpoints.current)
     (tmp_path / "model_resume.pt.outlast-tmp-1").mkdir()
     loaded, notes = Checkpoints(tmp_path).load(RECIPE)
     assert loaded is not None
     assert loaded.epoch == 1
-    assert "unreadable (Is a directory)" in notes[0]
+    assert "model_resume.pt is unreadable (" in notes[0]
 
 
 def test_a_foreign_state_beside_our_own_generation(tmp_path: Path) -> None:

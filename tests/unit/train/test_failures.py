@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outlast.data.sampling import epoch_order
 from outlast.data.store import DataSet
 from outlast.errors import ModelError, NonFiniteLossError
+from outlast.train.state import Position
 
 ROW = 5
 
@@ -173,6 +174,22 @@ def test_a_full_disk_costs_a_warning(tmp_path: Path) -> None:
     assert kept.startswith("on the disk: 1 "), kept
     assert "outlast-tmp" not in kept
     assert lines[-1] == "epochs: [1, 2, 3, 4, 5]"
+
+
+def test_a_folder_removed_under_the_run_is_made_again(tmp_path: Path, said: list[str]) -> None:
+    """What was in it is gone; the state of the next save and the outputs are not."""
+    trainer = make_trainer(tmp_path / "run")
+
+    def remove(*_: object) -> None:
+        if trainer.run.position == Position(1, 2, trainer.run.position.train_seconds):
+            shutil.rmtree(tmp_path / "run")
+
+    trainer.model.register_forward_pre_hook(remove)
+    expected = make_trainer(tmp_path / "straight").train(3)
+    assert trainer.train(3)["train_loss"] == expected["train_loss"]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"model_best.pt", "history.json", "model_resume.pt"} <= names
+    assert not any("not saved" in line for line in said)
 
 
 def test_a_failure_of_the_network_is_booked_as_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from outlast.distributed import Distributed
+from outlast.errors import ModelError
 from outlast.train.gradients import FlatGradients
 
 
@@ -94,6 +95,21 @@ def test_views_survive_loading_of_weights() -> None:
     assert grad.any()
     gradients.zero()
     assert not grad.any()
+
+
+def test_a_buffer_that_changes_its_form_is_refused_on_several_ranks() -> None:
+    """Ranks of different forms would wait for each other; new values, in a new tensor, are fine."""
+    model = nn.BatchNorm1d(3)
+    gradients = FlatGradients(model, Distributed(0, 2))
+    gradients._buffers()
+    model.running_mean = torch.ones(3)
+    assert any(buffer is model.running_mean for buffer in gradients._buffers())
+    model.running_mean = torch.ones(4)
+    with pytest.raises(ModelError, match="its buffer running_mean changes shape"):
+        gradients._buffers()
+    model.running_mean = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(ModelError, match="its buffer running_mean changes shape"):
+        gradients._buffers()
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])

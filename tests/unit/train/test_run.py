@@ -102,3 +102,14 @@ def test_the_optimizer_is_the_one_of_torch(name: str, reference: Any) -> None:
             optimizer.step()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_complex_weights_are_trained_without_fusing(name: str) -> None:
+    """Torch has no fused form for them, and nobody asked for one."""
+    network = torch.nn.Linear(2, 1, dtype=torch.complex64)
+    before = network.weight.detach().clone()
+    optimizer = build_optimizer(TrainingSection(optimizer=name), network)
+    network(torch.ones(3, 2, dtype=torch.complex64)).abs().sum().backward()
+    optimizer.step()
+    assert not torch.equal(network.weight, before)

@@ -12,29 +12,36 @@ from small_run import make_trainer, weights
 from test_resume import numbers, stop_after
 from torch import Tensor, nn
 
-from outlast.errors import InterruptedRunError
+from outlast.errors import CheckpointError, InterruptedRunError
+from outlast.model.weights import load_weights
 from outlast.train.trainer import Trainer
 from outlast.train.untracked import Untracked
 
 
-class Annealed(nn.Linear):
-    """Its logits depend on a buffer that the state dict leaves out."""
+class Growing(nn.Linear):
+    """Its logits depend on a buffer that the training makes longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Tensor | None, persistent: bool) -> None:
         super().__init__(4, 1)
-        self.register_buffer("seen", torch.zeros(1), persistent=False)
+        self.persistent = persistent
+        if start is None or len(start):
+            self.register_buffer("seen", start, persistent=persistent)
 
     def forward(self, rows: Tensor) -> Tensor:
         if self.training:
-            self.seen = torch.cat([self.seen, self.seen[-1:] + 0.1])[-5:]
+            seen = getattr(self, "seen", None)
+            last = torch.zeros(1) if seen is None else seen
+            self.register_buffer(
+                "seen", torch.cat([last, last[-1:] + 0.1])[-5:], persistent=self.persistent
+            )
         return super().forward(rows) * (1 + self.seen.sum())
 
 
-def annealed(folder: Path) -> Trainer:
-    """A trainer for it, whose buffer changes its shape as well."""
+def growing(folder: Path, start: Tensor | None, persistent: bool) -> Trainer:
+    """A trainer for it, made anew as in each attempt."""
     trainer = make_trainer(folder)
     torch.manual_seed(0)
-    network = Annealed()
+    network = Growing(start, persistent)
     return Trainer(
         model=network,
         data=trainer.data,
@@ -45,21 +52,38 @@ def annealed(folder: Path) -> Trainer:
     )
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("start", [torch.zeros(1), None, torch.zeros(0)], ids=str)
 @pytest.mark.parametrize("boundaries", [2, 7])
-def test_a_buffer_that_is_not_persistent_survives(tmp_path: Path, boundaries: int) -> None:
-    """It is no part of model_best.pt, and of the state it is: no kill may reset it."""
-    straight = annealed(tmp_path / "straight")
+def test_a_buffer_of_any_kind_survives(
+    tmp_path: Path, start: Tensor | None, boundaries: int, persistent: bool
+) -> None:
+    """Also one that the state dict leaves out, that was None, or that forward() has added."""
+    straight = growing(tmp_path / "straight", start, persistent)
     expected = straight.train(3)
-    first = annealed(tmp_path / "run")
+    first = growing(tmp_path / "run", start, persistent)
     stop_after(first, boundaries)
     with pytest.raises(InterruptedRunError):
         first.train(3)
-    second = annealed(tmp_path / "run")
+    second = growing(tmp_path / "run", start, persistent)
     found = second.train(3)
     assert len(second.model.seen) == 5
     assert torch.equal(second.model.seen, straight.model.seen)
     assert torch.equal(weights(second), weights(straight))
     assert numbers(found) == numbers(expected)
+    if persistent:
+        best = Growing(start, persistent)
+        load_weights(best, torch.load(tmp_path / "run/model_best.pt")["weights"])
+        assert len(best.seen) == 5
+
+
+def test_a_network_of_another_form_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Its code is the same, and what it builds depends on something else: no traceback of torch."""
+    make_trainer(tmp_path).train(1)
+    trainer = make_trainer(tmp_path)
+    trainer.model.body = nn.Linear(4, 9)
+    with pytest.raises(CheckpointError, match=r"model\.network: .*another form.*size mismatch"):
+        trainer.train(2)
 
 
 class Plain(nn.Module):
