@@ -220,7 +220,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+            if key.value in seen:
                 line = key.start_mark.line + 1
                 raise ConfigError(
                     [f"{key.value}: stands twice in one section (line {line}); keep one"],

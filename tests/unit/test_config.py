@@ -163,6 +163,13 @@ def test_a_file_that_is_no_yaml_mapping_is_named(tmp_path, text, message):
     assert str(file) in str(caught.value)
 
 
+def test_something_must_be_left_to_evaluate_on():
+    """Without validation and test nothing could be said of any run."""
+    split = {"validation": 0, "test": 0}
+    with pytest.raises(ConfigError, match="nothing is left to evaluate on; give one"):
+        parse({"data": {"source": "digits", "split": split}})
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     """A missing file is our error, with its path."""
     with pytest.raises(ConfigError, match=r"absent\.yaml:\n  - cannot be read: No such file"):

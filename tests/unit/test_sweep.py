@@ -121,6 +121,21 @@ def test_only_what_a_run_may_change_can_be_swept(key):
     assert problem.startswith(f"sweep: {key} cannot be swept; keys of model, loss, training can")
 
 
+def test_the_metric_that_ranks_the_runs_cannot_be_swept():
+    """One leaderboard ranks by one metric."""
+    (problem,) = problems_of(experiment({"training.selection_metric": ["val_f1", "val_acc"]}))
+    assert "training.selection_metric cannot be swept, one leaderboard ranks by one" in problem
+
+
+def test_a_name_fits_into_a_file_name():
+    """Many axes with long values: cut, with a digest that keeps the names apart."""
+    options = {f"model.options.a_long_keyword_{i}": [f"{'v' * 30}{i}"] for i in range(9)}
+    one, other = expand(experiment(options, {"training.seed": [1, 2]}))
+    assert len(one.name.encode()) <= 180
+    assert one.name != other.name
+    assert one.setting == other.setting
+
+
 def test_a_key_stands_in_one_place():
     """A key that is parameter and replicate at once is refused."""
     (problem,) = problems_of(experiment({"training.seed": [0]}, {"training.seed": [1]}))

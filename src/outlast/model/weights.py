@@ -23,7 +23,7 @@ def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: boo
     for name, value in weights.items():
         path, _, leaf = name.rpartition(".")
         module = _submodule(network, path)
-        if module is None or not isinstance(value, Tensor) or leaf in module._parameters:
+        if module is None or not isinstance(value, Tensor):
             continue
         here = module._buffers.get(leaf)
         if here is not None and here.shape == value.shape and persistent:

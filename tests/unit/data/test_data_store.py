@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from outlast.config import DataSection
+from outlast.data import store
 from outlast.data.store import DataSet, check_prepared, open_data, prepare
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK
@@ -338,6 +339,15 @@ def test_prepared_values_changed_by_hand_are_refused_and_a_copy_is_not(
     np.save(tmp_path / "copy" / name, array)
     with pytest.raises(DataError, match=r"\.npy has other values than when it was prepared"):
         open_data(tmp_path / "copy")
+
+
+def test_files_that_nobody_has_touched_are_not_read_again(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt opens the data: a hundred gigabytes are not to be hashed each time."""
+    make(archive, tmp_path / "out", normalize="none")
+    monkeypatch.setattr(store, "_digest_file", lambda path: pytest.fail(f"{path} was read"))
+    open_data(tmp_path / "out")
 
 
 def test_a_changed_normalization_is_refused(archive: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def growing(folder: Path, start: Tensor | None, persistent: bool) -> Trainer:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("start", [torch.zeros(1), None, torch.zeros(0)], ids=str)
+@pytest.mark.parametrize("start", [torch.zeros(1), torch.zeros(5), None, torch.zeros(0)], ids=str)
 @pytest.mark.parametrize("boundaries", [2, 7])
 def test_a_buffer_of_any_kind_survives(
     tmp_path: Path, start: Tensor | None, boundaries: int, persistent: bool
