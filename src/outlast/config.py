@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from outlast.errors import ConfigError
 
-BUILT_IN_SOURCES = ("digits", "breast_cancer", "iris", "wine")
+BUILT_IN_SOURCES = ("digits", "breast_cancer", "iris", "wine", "diabetes")
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scalar = bool | int | float | str
 Network = Annotated[str, Field(pattern=r"^(mlp|cnn1d|cnn2d|[\w./~-]+:[A-Za-z_]\w*)$")]
@@ -66,6 +66,30 @@ class DataSection(Section):
         " `features`). Default: every array, or every numeric column, but the label.",
     )
     label: str = Field("label", description="Array or column that holds the class of each row.")
+    threshold: float | Literal["median"] | None = Field(
+        None,
+        description="Makes two classes of a numeric label: above it, or not. `median`: that of the"
+        " training split (needs `stratify: false`).",
+    )
+    group: str | None = Field(
+        None,
+        description="Array or column (donor, plate, recording): the rows of one group never come"
+        " into two splits.",
+    )
+    noise_group: str | None = Field(
+        None,
+        description="Array or column whose values are the keys of `loss.label_noise.rates`."
+        " Default: `group`.",
+    )
+    confound: str | None = Field(
+        None,
+        description="Array or column (batch, site, sex) that the adversary removes. Empty, NaN or"
+        " -1: unknown.",
+    )
+    target: str | None = Field(
+        None,
+        description="Array or column that the regression head predicts. Empty or NaN: missing.",
+    )
     normalize: Literal["none", "standard", "per_sample"] = Field(
         "none",
         description="`standard`: subtract the mean and divide by the standard deviation of the"
@@ -259,6 +283,11 @@ def _contradictions(config: Config) -> list[str]:
         problems.append(
             "data.split: validation and test are both 0, so that nothing is left to evaluate on;"
             " give one of them a share"
+        )
+    if config.data.threshold == "median" and split.stratify:
+        problems.append(
+            "data.threshold: median is that of the training split, and data.split.stratify is true,"
+            " which needs the classes before; set data.split.stratify: false"
         )
     if split.validation == 0:
         if training.scheduler.name == "reduce_on_plateau":

@@ -15,7 +15,10 @@ Recipe = dict[str, Any]
 # How long a run lasts, not what it computes: train.stopping decides whether a state may go on.
 STOPPING_KEYS = frozenset({"training.epochs", "training.early_stopping_patience"})
 # Where the rows come from. Their content is in the recipe as the fact `data.content`.
-SOURCE_KEYS = frozenset({"data.source", "data.inputs", "data.label"})
+SOURCE_KEYS = frozenset(
+    f"data.{key}"
+    for key in ("source", "inputs", "label", "group", "noise_group", "confound", "target")
+)
 
 
 def recipe(config: Config, facts: Mapping[str, Any]) -> Recipe:

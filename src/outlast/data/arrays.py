@@ -73,8 +73,11 @@ def as_text(label: np.ndarray) -> np.ndarray:
         raise DataError(f"data.label: bytes that are no UTF-8 ({error}); save text") from error
 
 
-def check_label(label: np.ndarray, name: str) -> None:
-    """Refuse a label that is not one class per row, with two classes at least."""
+def check_label(label: np.ndarray, name: str, is_number: bool = False) -> None:
+    """Refuse a label that is not one class per row, or one number where ``is_number``.
+
+    Two values at least are needed in either case.
+    """
     key, kind = f"data.label: {name!r}", label.dtype.kind
     if label.ndim != 1 or kind not in "biufU":
         raise DataError(
@@ -88,11 +91,22 @@ def check_label(label: np.ndarray, name: str) -> None:
             " remove these rows (a table reads empty, NA, None and null as missing: a class of"
             " that name needs another one)"
         )
-    if kind == "f" and (broken := ~np.isfinite(label) | (label != np.floor(label))).any():
+    if is_number and kind not in "biuf":
+        raise DataError(
+            f"{key} holds {label[0]!r}, and data.threshold needs numbers; name another column, or"
+            " remove data.threshold"
+        )
+    if is_number and np.isinf(label.astype(np.float64)).any():
+        raise DataError(f"{key} is infinite in row {int(np.isinf(label).argmax())}; correct it")
+    if (
+        not is_number
+        and kind == "f"
+        and (broken := ~np.isfinite(label) | (label != np.floor(label))).any()
+    ):
         first = broken.argmax()
         raise DataError(
             f"{key} holds {label[first]} in row {first}, no whole number; classes are integers or"
-            " text: bin a continuous value first"
+            " text: set data.threshold to make two of a continuous value"
         )
     if len(label) == 0:
         raise DataError(f"{key} has no rows; give a source with data")

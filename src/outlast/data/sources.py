@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,8 +24,12 @@ from outlast.data.arrays import (
     converted,
     require,
 )
-from outlast.data.tables import SEPARATORS, read_table
+from outlast.data.roles import named_roles, refuse_answer
+from outlast.data.tables import SEPARATORS, read_frame, read_table
 from outlast.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # built-in of scikit-learn -> name of its input
 BUILT_INS = dict.fromkeys(BUILT_IN_SOURCES, "features") | {"digits": "image"}
@@ -39,12 +44,14 @@ class Source:
         label: (N,) the values as given: numbers or text, none missing.
         class_names: Names of the classes 0..K-1, where the source brings them.
         files: Name -> .npy file, for inputs that are memory-mapped and used where they lie.
+        roles: Role -> (N,) the values as given, for those that the config names.
     """
 
     inputs: dict[str, np.ndarray]
     label: np.ndarray
     class_names: list[str] | None = None
     files: dict[str, Path] = field(default_factory=dict)
+    roles: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def read(section: DataSection) -> Source:
@@ -57,7 +64,7 @@ def read(section: DataSection) -> Source:
         DataError: The source, an array, a column or a value cannot be used.
     """
     source = _read(section)
-    check_label(source.label, section.label)
+    check_label(source.label, section.label, is_number=section.threshold is not None)
     check_rows(source.inputs, len(source.label))
     for name, array in source.inputs.items():
         check_finite(name, array)
@@ -71,7 +78,7 @@ def _read(section: DataSection) -> Source:
     if path.is_dir():
         return _read_folder(path, section)
     if path.suffix.lower() in SEPARATORS:
-        return Source(*read_table(path, section))
+        return _of_table(read_frame(path, section), section)
     return _read_archive(path, section)
 
 
@@ -96,6 +103,9 @@ def _find(source: str) -> Path:
 def _read_built_in(section: DataSection) -> Source:
     from sklearn import datasets  # see the module's docstring
 
+    if section.source == "diabetes":
+        table = datasets.load_diabetes(scaled=False, as_frame=True).frame
+        return _of_table(table.rename(columns={"target": "progression"}), section)
     require("data.label", section.label, ["label"])
     (name,) = _input_names(section, [BUILT_INS[section.source], "label"])
     bunch = getattr(datasets, f"load_{section.source}")()
@@ -112,15 +122,22 @@ def _read_archive(path: Path, section: DataSection) -> Source:
         )
     with np.load(path, allow_pickle=False) as archive:
         names = _input_names(section, archive.files)
-        arrays = {name: _load(archive.__getitem__, name) for name in [*names, section.label]}
-    inputs = {name: converted(name, arrays[name]) for name in names}
-    return Source(inputs, as_text(arrays[section.label]))
+        roles = named_roles(section)
+        wanted = dict.fromkeys([*names, section.label, *roles.values()])
+        arrays = {name: _load(archive.__getitem__, name) for name in wanted}
+    return Source(
+        inputs={name: converted(name, arrays[name]) for name in names},
+        label=as_text(arrays[section.label]),
+        roles={role: arrays[name] for role, name in roles.items()},
+    )
 
 
 def _read_folder(path: Path, section: DataSection) -> Source:
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
     names = _input_names(section, list(files))
-    arrays = {name: _load(_open_mapped, str(files[name])) for name in [*names, section.label]}
+    roles = named_roles(section)
+    wanted = dict.fromkeys([*names, section.label, *roles.values()])
+    arrays = {name: _load(_open_mapped, str(files[name])) for name in wanted}
     for name in names:
         check_usable_in_place(name, arrays[name])
     label = as_text(np.array(arrays[section.label]))
@@ -128,7 +145,13 @@ def _read_folder(path: Path, section: DataSection) -> Source:
         inputs={name: arrays[name] for name in names},
         label=label,
         files={name: files[name] for name in names},
+        roles={role: np.array(arrays[name]) for role, name in roles.items()},
     )
+
+
+def _of_table(frame: "pd.DataFrame", section: DataSection) -> Source:
+    inputs, label, roles = read_table(frame, section)
+    return Source(inputs, label, roles=roles)
 
 
 def _open_mapped(file: str) -> np.ndarray:
@@ -154,12 +177,14 @@ def _input_names(section: DataSection, existing: Sequence[str]) -> list[str]:
             f"data.inputs: {section.inputs!r} maps names to column patterns, which only a table"
             f" has; list names of arrays, as in [{next(iter(section.inputs), 'image')}]"
         )
-    others = sorted(set(existing) - {section.label})
+    roles = named_roles(section)
+    for role, name in roles.items():
+        require(f"data.{role}", name, existing)
+    others = sorted(set(existing) - {section.label, *roles.values()})
     names = others if section.inputs is None else section.inputs
     for name in names:
         require("data.inputs", name, existing)
-        if name == section.label:
-            raise DataError(f"data.inputs: {name!r} is the label; remove it from the inputs")
+        refuse_answer(section, name)
         if names.count(name) > 1:
             raise DataError(f"data.inputs: {name!r} comes up twice; name it once")
     if not names:

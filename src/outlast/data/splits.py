@@ -1,6 +1,6 @@
 """Which rows train, which choose the best epoch, and which only the evaluation sees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,16 +11,21 @@ SPLITS = ("train", "validation", "test")
 
 
 def split_rows(
-    label: np.ndarray, section: SplitSection, classes: Sequence[str] | None = None
+    label: np.ndarray,
+    section: SplitSection,
+    classes: Sequence[str] | None = None,
+    group: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Divide the rows at random, by ``section.seed`` alone.
 
-    A split has round(share x N) rows, one at least when its share is above 0.
+    A split has round(share x N) rows, one at least when its share is above 0; with groups about
+    as many, since none is cut.
 
     Args:
         label: (N,) int64, class of each row.
         section: Shares (of all rows) of validation and test; the rest trains.
         classes: Names of the classes, for messages. Default: their numbers.
+        group: (N,) int64: rows of one group stay together.
 
     Returns:
         `train`, `validation`, `test` -> (n,) int64 row numbers: sorted, disjoint, together all.
@@ -39,14 +44,38 @@ def split_rows(
             f"data.split: {sizes['validation']} validation and {sizes['test']} test rows of"
             f" {len(label)} leave none to train on; give more rows or smaller shares"
         )
-    if section.stratify:
+    if group is not None:
+        _check_groups(group, sizes)
+    elif section.stratify:
         _check_stratifiable(label, sizes, names)
     rest = np.arange(len(label), dtype=np.int64)
     splits = {}
     for key in ("test", "validation"):
-        rest, splits[key] = _take(rest, label, sizes[key], section, names)
+        if group is None:
+            rest, splits[key] = _take(rest, label, sizes[key], section, names)
+        else:
+            reserve = 1 + (key == "test" and sizes["validation"] > 0)  # groups for the others
+            rest, splits[key] = _take_groups(rest, label, group, sizes[key], section, reserve)
     _check_trainable(label, rest, names)
     return {"train": rest, "validation": splits["validation"], "test": splits["test"]}
+
+
+def check_no_leak(splits: Mapping[str, np.ndarray], group: np.ndarray | None) -> None:
+    """Refuse splits that share a row or a group: what was trained on would be scored.
+
+    Raises:
+        DataError: With the group or row that stands in two splits.
+    """
+    seen: dict[str, np.ndarray] = {}
+    for key, rows in splits.items():
+        for other, before in seen.items():
+            shared = np.intersect1d(rows if group is None else group[rows], before)
+            if len(shared):
+                what = "row" if group is None else "group number"
+                raise DataError(
+                    f"data.split: {what} {shared[0]} is in {other} and in {key}; run prepare again"
+                )
+        seen[key] = np.unique(rows if group is None else group[rows])
 
 
 def _check_stratifiable(label: np.ndarray, sizes: dict[str, int], names: Sequence[str]) -> None:
@@ -76,6 +105,48 @@ def _check_trainable(label: np.ndarray, train: np.ndarray, names: Sequence[str])
             " training split; set data.split.stratify: true, another data.split.seed, or remove"
             " the class"
         )
+
+
+def _check_groups(group: np.ndarray, sizes: dict[str, int]) -> None:
+    needed, found = 1 + sum(size > 0 for size in sizes.values()), len(np.unique(group))
+    if found < needed:
+        raise DataError(
+            f"data.group: {found} group(s) cannot be shared among {needed} splits without cutting"
+            " one; name a finer column, or set data.split.validation or data.split.test to 0"
+        )
+
+
+def _take_groups(
+    rows: np.ndarray,
+    label: np.ndarray,
+    group: np.ndarray,
+    size: int,
+    section: SplitSection,
+    reserve: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rows that stay, about ``size`` rows of whole groups), both sorted.
+
+    Whole groups in random order, each taken when it brings the split nearer to its size; with
+    ``stratify`` to its size in every class.
+    """
+    if size == 0:
+        return rows, rows[:0]
+    groups, number = np.unique(group[rows], return_inverse=True)
+    strata = label[rows] if section.stratify else np.zeros(len(rows), dtype=np.int64)
+    counts = np.zeros((len(groups), int(strata.max()) + 1))
+    np.add.at(counts, (number, strata), 1)
+    missing = counts.sum(0) * (size / len(rows))
+    order = np.random.RandomState(section.seed).permutation(len(groups))
+    taken: list[int] = []
+    for index in order:
+        after = missing - counts[index]
+        if len(taken) < len(groups) - reserve and np.abs(after).sum() < np.abs(missing).sum():
+            taken.append(int(index))
+            missing = after
+    if not taken:  # every group is larger than the split: the smallest
+        taken = [int(counts.sum(1).argmin())]
+    chosen = np.isin(number, taken)
+    return rows[~chosen], rows[chosen]
 
 
 def _take(

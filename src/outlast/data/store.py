@@ -5,10 +5,9 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,26 @@ import numpy as np
 import torch
 
 from outlast.config import DataSection
+from outlast.data.array_files import (
+    Entry,
+    describe_in_place,
+    digest_file,
+    open_array,
+    write_array,
+)
 from outlast.data.arrays import row_chunks
 from outlast.data.normalize import Normalization
+from outlast.data.roles import ROLES, Roles, read_roles
 from outlast.data.sources import Source, read
-from outlast.data.splits import SPLITS, split_rows
+from outlast.data.splits import SPLITS, check_no_leak, split_rows
 from outlast.errors import DataError
-from outlast.files import TEMPORARY_MARK, remove_leftovers, sync_folder, write_json
+from outlast.files import remove_leftovers, write_json
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 NORMALIZATION = "normalization.npz"
-Entry = dict[str, Any]
+# keys of `data:` that a prepared folder and a run must have in common
+CHECKED = {"normalize", "split", "threshold", *ROLES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +48,7 @@ class DataSet:
         splits: `train`, `validation`, `test` -> (n,) int64 row numbers, sorted.
         normalization: Fitted on the training rows, on the CPU.
         content: SHA-256 of all of the above: the same data give the same, wherever they lie.
+        roles: Group, confound and target of each row, as far as the config names them.
     """
 
     inputs: dict[str, np.ndarray]
@@ -48,6 +57,7 @@ class DataSet:
     splits: dict[str, np.ndarray]
     normalization: Normalization
     content: str
+    roles: Roles = field(default_factory=Roles)
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -62,6 +72,7 @@ class DataSet:
         splits: Mapping[str, np.ndarray],
         classes: Sequence[str] | None = None,
         normalize: str = "none",
+        roles: Roles | None = None,
     ) -> "DataSet":
         """Make a data set of arrays in memory.
 
@@ -71,13 +82,15 @@ class DataSet:
             splits: Row numbers of `train`, `validation` and `test`; one left out is empty.
             classes: Default: the numbers 0 to the largest label.
             normalize: As `data.normalize`.
+            roles: What rows bring beside.
         """
         numbers = np.asarray(label, dtype=np.int64)
         names = list(classes) if classes else [str(i) for i in range(int(numbers.max()) + 1)]
         rows = {key: np.sort(np.asarray(splits.get(key, ()), dtype=np.int64)) for key in SPLITS}
         normalization = Normalization.fit(normalize, inputs, rows["train"])
-        content = _digest(inputs, numbers, names, rows, normalization)
-        return cls(dict(inputs), numbers, names, rows, normalization, content)
+        roles = roles or Roles()
+        content = _digest(inputs, numbers, names, rows, normalization, roles)
+        return cls(dict(inputs), numbers, names, rows, normalization, content, roles)
 
 
 def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
@@ -92,29 +105,34 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
     source = read(section)
     _check_folder(section, folder)
     _check_names(source)
-    label, classes = _encode(source)
-    splits = split_rows(label, section.split, classes)
-    data = DataSet.from_arrays(source.inputs, label, splits, classes, section.normalize)
+    roles = read_roles(source.roles, len(source.label))
+    label, classes, splits = _label_and_splits(source, section, roles)
+    data = DataSet.from_arrays(source.inputs, label, splits, classes, section.normalize, roles)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     remove_leftovers(folder)
     manifest = {
         "format": FORMAT,
         "inputs": {
-            name: _describe_in_place(source.files[name], array)
+            name: describe_in_place(source.files[name], array)
             if name in source.files
-            else _write(folder / f"{name}.npy", array)
+            else write_array(folder / f"{name}.npy", array)
             for name, array in data.inputs.items()
         },
-        "label": _write(folder / "label.npy", data.label),
+        "label": write_array(folder / "label.npy", data.label),
         "splits": {
-            key: _write(folder / f"split_{key}.npy", rows) for key, rows in data.splits.items()
+            key: write_array(folder / f"split_{key}.npy", rows) for key, rows in data.splits.items()
         },
+        "roles": {
+            role: write_array(folder / f"role_{role}.npy", values)
+            for role, values in roles.values.items()
+        },
+        "role_names": roles.names,
         "classes": data.classes,
         "counts": {key: _class_counts(data, rows) for key, rows in data.splits.items()},
         "normalize": section.normalize,
         "normalization": _write_normalization(folder / NORMALIZATION, data.normalization),
-        "section": section.model_dump(mode="json", include={"normalize", "split"}),
+        "section": section.model_dump(mode="json", include=CHECKED),
         "content": data.content,
     }
     write_json(folder / MANIFEST, manifest)
@@ -131,15 +149,19 @@ def open_data(folder: Path) -> DataSet:
         DataError: Not prepared, or a file is missing or no longer what was prepared.
     """
     manifest = _read_manifest(folder)
-    inputs = {name: _open(folder, entry) for name, entry in manifest["inputs"].items()}
-    return DataSet(
+    inputs = {name: open_array(folder, entry) for name, entry in manifest["inputs"].items()}
+    roles = {role: open_array(folder, entry) for role, entry in manifest["roles"].items()}
+    data = DataSet(
         inputs=inputs,
-        label=_open(folder, manifest["label"]),
+        label=open_array(folder, manifest["label"]),
         classes=manifest["classes"],
-        splits={key: _open(folder, manifest["splits"][key]) for key in SPLITS},
+        splits={key: open_array(folder, manifest["splits"][key]) for key in SPLITS},
         normalization=_read_normalization(folder, manifest, list(inputs)),
         content=manifest["content"],
+        roles=Roles(roles, manifest["role_names"]),
     )
+    check_no_leak(data.splits, data.roles.get("group"))
+    return data
 
 
 # --- before writing
@@ -154,13 +176,34 @@ def _check_folder(section: DataSection, folder: Path) -> None:
 
 
 def _check_names(source: Source) -> None:
-    taken = {"label", *(f"split_{key}" for key in SPLITS)}
+    taken = {"label", *(f"split_{key}" for key in SPLITS), *(f"role_{role}" for role in ROLES)}
     for name in source.inputs.keys() - source.files.keys():
         if name in taken or not re.fullmatch(r"\w[\w .+-]*", name):
             raise DataError(
                 f"data.inputs: an array cannot be stored as {name!r}.npy; use a name of letters,"
                 f" digits and _, and none of {', '.join(sorted(taken))}"
             )
+
+
+def _label_and_splits(
+    source: Source, section: DataSection, roles: Roles
+) -> tuple[np.ndarray, list[str], dict[str, np.ndarray]]:
+    group = roles.get("group")
+    if section.threshold is None:
+        label, classes = _encode(source)
+        return label, classes, split_rows(label, section.split, classes, group)
+    values = source.label.astype(np.float64)
+    # the median of the training rows: the others must not shape their own label
+    splits = split_rows(np.zeros(len(values), dtype=np.int64), section.split, ["row"], group)
+    train = values[splits["train"]]
+    threshold = float(np.median(train)) if section.threshold == "median" else section.threshold
+    label = (values > threshold).astype(np.int64)
+    if len(np.unique(label[splits["train"]])) < 2:
+        raise DataError(
+            f"data.threshold: no two classes of training rows are left by {threshold:g}; choose a"
+            f" value between {train.min():g} and {train.max():g}"
+        )
+    return label, [f"at most {threshold:g}", f"above {threshold:g}"], splits
 
 
 def _encode(source: Source) -> tuple[np.ndarray, list[str]]:
@@ -182,12 +225,14 @@ def _digest(
     classes: list[str],
     splits: Mapping[str, np.ndarray],
     normalization: Normalization,
+    roles: Roles,
 ) -> str:
     arrays = {f"input {name}": array for name, array in inputs.items()}
     arrays |= {"label": label} | {f"split {key}": rows for key, rows in splits.items()}
     for name, mean, std in _named_moments(normalization):
         arrays |= {f"mean {name}": mean, f"std {name}": std}
-    sha = hashlib.sha256(json.dumps([classes, normalization.kind]).encode())
+    arrays |= {f"role {role}": values for role, values in roles.values.items()}
+    sha = hashlib.sha256(json.dumps([classes, normalization.kind, roles.names]).encode())
     for name, array in arrays.items():
         sha.update(json.dumps([name, array.dtype.name, array.shape]).encode())
         for rows in row_chunks(array) if array.ndim else [...]:
@@ -203,74 +248,14 @@ def _named_moments(normalization: Normalization) -> list[tuple[str, np.ndarray, 
     ]
 
 
-# --- files
-
-
-def _write(path: Path, array: np.ndarray) -> Entry:
-    """Save an array and describe it. By a rename: a run that has the old file mapped keeps it."""
-    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
-    with temporary.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
-    return _describe(path.name, path, array)
-
-
-def _describe_in_place(file: Path, array: np.ndarray) -> Entry:
-    # a link into the project is kept: what it points at may differ between machines
-    absolute = file.resolve() if ".." in file.parts else file.absolute()
-    below = absolute.is_relative_to(Path.cwd())
-    name = absolute.relative_to(Path.cwd()) if below else absolute
-    return _describe(str(name), file, array) | {"in_place": True}
-
-
-def _digest_file(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _describe(name: str, file: Path, array: np.ndarray) -> Entry:
-    return {
-        "file": name,
-        "shape": list(array.shape),
-        "dtype": array.dtype.name,
-        "bytes": file.stat().st_size,
-        "mtime_ns": file.stat().st_mtime_ns,
-        "sha256": _digest_file(file),
-    }
-
-
-def _open(folder: Path, entry: Entry) -> np.ndarray:
-    path = Path(entry["file"]) if entry.get("in_place") else folder / entry["file"]
-    try:
-        # "c": changes would stay in this process. torch.from_numpy warns of read-only arrays
-        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be opened ({error}); run prepare again") from error
-    stat = path.stat()
-    found = {"shape": list(array.shape), "dtype": array.dtype.name, "bytes": stat.st_size}
-    for key, value in found.items():
-        if value != entry[key]:
-            raise DataError(
-                f"{path} has {key} {value}, and had {entry[key]} when it was prepared;"
-                " run prepare again"
-            )
-    # a touched or copied file is read again: what counts is its content
-    if stat.st_mtime_ns != entry["mtime_ns"] and _digest_file(path) != entry["sha256"]:
-        raise DataError(f"{path} has other values than when it was prepared; run prepare again")
-    return array
-
-
 def check_prepared(folder: Path, section: DataSection) -> None:
     """Compare a prepared folder with the config of a run.
 
     Raises:
-        DataError: It was prepared with another split or normalization.
+        DataError: It was prepared with another split, normalization or role.
     """
     prepared = _read_manifest(folder)["section"]
-    wanted = section.model_dump(mode="json", include={"normalize", "split"})
+    wanted = section.model_dump(mode="json", include=CHECKED)
     for key, value in wanted.items():
         if prepared[key] != value:
             raise DataError(
@@ -301,7 +286,7 @@ def _write_normalization(path: Path, normalization: Normalization) -> Entry | No
     arrays: dict[str, Any] = {f"{name}.mean": mean for name, mean, _ in moments}
     arrays |= {f"{name}.std": std for name, _, std in moments}
     np.savez(path, **arrays)  # the manifest that makes it count is written after it
-    return {"file": path.name, "sha256": _digest_file(path)}
+    return {"file": path.name, "sha256": digest_file(path)}
 
 
 def _read_normalization(folder: Path, manifest: Entry, names: list[str]) -> Normalization:
@@ -310,7 +295,7 @@ def _read_normalization(folder: Path, manifest: Entry, names: list[str]) -> Norm
         return Normalization(kind, tuple(names))
     path = folder / str(entry["file"])
     try:
-        if _digest_file(path) != entry["sha256"]:
+        if digest_file(path) != entry["sha256"]:
             raise ValueError("it has other values than when it was prepared")
         with np.load(path, allow_pickle=False) as stored:
             arrays = {

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from outlast.config import DataSection
 from outlast.data.arrays import require
+from outlast.data.roles import named_roles, refuse_answer
 from outlast.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
-def read_table(path: Path, section: DataSection) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Read the inputs (float32 arrays by name) and the label (N,), numbers or text, "" if missing.
+def read_frame(path: Path, section: DataSection) -> "pd.DataFrame":
+    """Read the file of a table.
 
     Raises:
-        DataError: No table, or its columns are not what ``section`` says.
+        DataError: It is no table, or two of its columns share a name.
     """
     import pandas as pd  # here: ranks of a training import this module, and read no table
 
@@ -35,18 +36,49 @@ def read_table(path: Path, section: DataSection) -> tuple[dict[str, np.ndarray],
             f"data.source: {str(path)!r} is no table ({error}); the first line holds column names"
         ) from error
     _refuse_repeated([str(name) for name in header.iloc[0].dropna()])
-    require("data.label", section.label, list(frame.columns))
+    return frame
+
+
+def read_table(
+    frame: "pd.DataFrame", section: DataSection
+) -> tuple[dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
+    """Return inputs (float32 arrays by name), label (N,) and roles (N,), from columns.
+
+    Label and roles are numbers or text, "" or NaN where missing.
+
+    Raises:
+        DataError: The columns are not what ``section`` says.
+    """
+    columns = list(frame.columns)
+    require("data.label", section.label, columns)
+    roles = named_roles(section)
+    for role, name in roles.items():
+        require(f"data.{role}", name, columns)
     if len(frame) == 0:
-        raise DataError(f"data.source: {str(path)!r} has a header and no rows")
+        raise DataError(f"data.source: {section.source!r} has a header and no rows")
     groups = _column_groups(frame, section)
-    inputs = {name: _as_numbers(frame[columns]) for name, columns in groups.items()}
-    return inputs, _as_label(frame[section.label])
+    inputs = {name: _as_numbers(frame[names]) for name, names in groups.items()}
+    values = {role: _as_values(frame[name], role) for role, name in roles.items()}
+    return inputs, _as_label(frame[section.label]), values
 
 
-def _as_label(written: "pd.Series[str]") -> np.ndarray:
+def _as_values(column: "pd.Series[Any]", role: str) -> np.ndarray:
+    """Return the numbers of a column of numbers, else its text with "" where missing."""
+    from pandas.api.types import is_numeric_dtype
+
+    if is_numeric_dtype(column):
+        return column.to_numpy()
+    if role == "target":
+        _refuse_mixed(column.to_frame(), str(column.name), "data.target")
+    return column.fillna("").to_numpy(dtype=str)
+
+
+def _as_label(written: "pd.Series[Any]") -> np.ndarray:
     """Return numbers where every label is one and none has leading zeros, else text."""
     import pandas as pd
 
+    if written.dtype.kind in "biuf":
+        return written.to_numpy()
     numbers = pd.to_numeric(written, errors="coerce")
     is_text = written.notna() & (numbers.isna() | written.str.fullmatch(r"[-+]?0\d+"))
     return written.fillna("").to_numpy(dtype=str) if is_text.any() else numbers.to_numpy()
@@ -61,7 +93,7 @@ def _refuse_repeated(names: list[str]) -> None:
 def _column_groups(frame: "pd.DataFrame", section: DataSection) -> dict[str, list[str]]:
     """Return name of the array -> its columns, in the order of the table."""
     if section.inputs is None:
-        return {"features": _numeric_columns(frame, section.label)}
+        return {"features": _numeric_columns(frame, section)}
     entries = section.inputs
     groups = entries.items() if isinstance(entries, dict) else [("features", entries)]
     columns = list(frame.columns)
@@ -74,12 +106,13 @@ def _column_groups(frame: "pd.DataFrame", section: DataSection) -> dict[str, lis
     return chosen
 
 
-def _numeric_columns(frame: "pd.DataFrame", label: str) -> list[str]:
+def _numeric_columns(frame: "pd.DataFrame", section: DataSection) -> list[str]:
+    taken = {section.label, *named_roles(section).values()}
     numeric = frame.select_dtypes(["number", "bool"]).columns
     for name in frame.columns.difference(numeric, sort=False):
-        if name != label:
+        if name not in taken:
             _refuse_mixed(frame, str(name))
-    columns = [str(name) for name in numeric if name != label]
+    columns = [str(name) for name in numeric if name not in taken]
     if not columns:
         raise DataError("data.inputs: null, and the table has no numeric column; name columns")
     for name in columns:
@@ -98,11 +131,8 @@ def _matching(patterns: Iterable[str], columns: Sequence[str], section: DataSect
         found = {name for name in columns if name == pattern or fnmatchcase(name, pattern)}
         if not found:
             require("data.inputs", pattern, columns)
-        if section.label in found:
-            raise DataError(
-                f"data.inputs: {pattern!r} matches the label column {section.label!r}: the network"
-                " would be told the answer; use a narrower pattern"
-            )
+        for name in sorted(found):
+            refuse_answer(section, name, pattern)
         matched |= found
     return [name for name in columns if name in matched]
 
@@ -127,7 +157,7 @@ def _as_numbers(frame: "pd.DataFrame") -> np.ndarray:
     return np.ascontiguousarray(values)
 
 
-def _refuse_mixed(frame: "pd.DataFrame", name: str) -> None:
+def _refuse_mixed(frame: "pd.DataFrame", name: str, key: str = "data.inputs") -> None:
     """Refuse a column of numbers with some text in it: to drop it in silence loses a feature."""
     import pandas as pd
 
@@ -135,7 +165,7 @@ def _refuse_mixed(frame: "pd.DataFrame", name: str) -> None:
     text = numbers.isna() & frame[name].notna()
     if 0 < text.sum() < len(frame) / 2:
         raise DataError(
-            f"data.inputs: column {name!r} holds numbers, and {int(text.sum())} value(s) that are"
+            f"{key}: column {name!r} holds numbers, and {int(text.sum())} value(s) that are"
             f" none, first {frame[name][text].iloc[0]!r} in row {int(text.argmax())} (from 0);"
             " correct them or leave them empty, or name the columns you mean"
         )

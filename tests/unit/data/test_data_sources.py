@@ -188,8 +188,12 @@ def test_refused_arrays(
     [
         (TABLE, {"label": "lable"}, r"data\.label: 'lable'.*mean label\?"),
         (TABLE, {"inputs": ["gen_*"]}, r"data\.inputs: 'gen_\*'.*mean gene_"),
-        (TABLE, {"inputs": ["gene_*", "*"]}, r"data\.inputs: '\*' matches the label.*narrower"),
-        (TABLE, {"inputs": {"x": ["label"]}}, r"data\.inputs: 'label' matches the label column"),
+        (
+            TABLE,
+            {"inputs": ["gene_*", "*"]},
+            r"data\.inputs: '\*' matches 'label', the label.*narrower",
+        ),
+        (TABLE, {"inputs": {"x": ["label"]}}, r"data\.inputs: 'label' matches 'label', the label"),
         (TABLE, {"inputs": ["age", "site"]}, r"data\.inputs: column 'site' is not num.*'x'"),
         (TABLE, {"inputs": []}, r"data\.inputs: \[\] names no column"),
         (TABLE, {"inputs": {"x": []}}, r"data\.inputs:.*names no column"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from outlast.config import DataSection
-from outlast.data import store
+from outlast.data import array_files
 from outlast.data.store import DataSet, check_prepared, open_data, prepare
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK
@@ -346,7 +346,7 @@ def test_files_that_nobody_has_touched_are_not_read_again(
 ) -> None:
     """Each attempt opens the data: a hundred gigabytes are not to be hashed each time."""
     make(archive, tmp_path / "out", normalize="none")
-    monkeypatch.setattr(store, "_digest_file", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(array_files, "digest_file", lambda path: pytest.fail(f"{path} was read"))
     open_data(tmp_path / "out")
 
 
