@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.config import Config, read_yaml
+from outlast.config import read_yaml
 from outlast.errors import ConfigError, OutlastError
+from outlast.sections import Config
 from outlast.sweep import expand
 from outlast.train.interrupt import Interrupt
 

@@ -7,11 +7,13 @@ intervals and names are no part of it; content is.
 from collections.abc import Mapping
 from typing import Any
 
-from outlast.config import Config
 from outlast.files import digest_values
+from outlast.sections import Config
 
 Recipe = dict[str, Any]
 
+# sections of the config that shape the numbers of a run
+NUMBER_SECTIONS = {"data", "model", "loss", "adversary", "regression", "training"}
 # How long a run lasts, not what it computes: train.stopping decides whether a state may go on.
 STOPPING_KEYS = frozenset({"training.epochs", "training.early_stopping_patience"})
 # Where the rows come from. Their content is in the recipe as the fact `data.content`.
@@ -29,7 +31,7 @@ def recipe(config: Config, facts: Mapping[str, Any]) -> Recipe:
         facts: Dotted keys that only data or code can tell, such as ``data.content``. They
             replace config values of the same key (``loss.name: auto`` becomes ``bce``).
     """
-    sections = config.model_dump(mode="json", include={"data", "model", "loss", "training"})
+    sections = config.model_dump(mode="json", include=NUMBER_SECTIONS)
     keys = _flatten(sections) | dict(facts)
     idle = _idle_keys(config) | SOURCE_KEYS
     # also `data.inputs.expression`, when `data.inputs` is a mapping
@@ -61,6 +63,14 @@ def _idle_keys(config: Config) -> frozenset[str]:
         idle |= {"training.scheduler.patience", "training.scheduler.factor"}
     if training.optimizer != "sgd":
         idle.add("training.momentum")
+    if config.loss.name != "focal":
+        idle |= {"loss.gamma", "loss.neg_gamma"}
+    if not config.adversary.strength:
+        idle.add("adversary")
+    if not config.regression.weight:
+        idle.add("regression")
+    if not config.adversary.strength and not config.regression.weight:
+        idle.add("model.head")
     return frozenset(idle)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.config import Config, parse
+from outlast.config import parse
 from outlast.errors import ConfigError
 from outlast.files import digest_values
+from outlast.sections import Config
 
-SWEPT_SECTIONS = ("model", "loss", "training")
+SWEPT_SECTIONS = ("model", "loss", "adversary", "regression", "training")
 # runs that are selected by different metrics cannot be ranked in one leaderboard
 UNSWEPT_KEYS = ("training.selection_metric",)
 # file names end at 255 bytes, and the state files put their own names behind this one
@@ -41,7 +42,7 @@ class Run:
 
         Snakemake compares this between two invocations: a run is trained again when it differs.
         """
-        kept = {"experiment", "data", "model", "loss", "training"}
+        kept = {"experiment", "data", *SWEPT_SECTIONS}
         return self.config.model_dump(mode="json", include=kept, exclude_defaults=True)
 
 

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outlast.config import Config, parse
+from outlast.config import parse
 from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.objective.losses import bce, cross_entropy
 from outlast.objective.objective import Objective, build_objective
+from outlast.sections import Config
 from outlast.train.run import build_optimizer
 from outlast.train.trainer import Trainer
 

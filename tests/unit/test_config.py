@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from outlast.config import Config, SplitSection, choices, legal_keys, load, parse, read_yaml
+from outlast.config import choices, legal_keys, load, parse, read_yaml
 from outlast.errors import ConfigError
+from outlast.sections import Config, SplitSection
 
 ROOT = Path(__file__).parents[2]
 LEAST = {"data": {"source": "digits"}}
@@ -49,7 +50,9 @@ def test_a_misspelt_key_is_told_the_nearest_legal_one(section, key, near):
 
 def test_a_key_like_no_other_is_told_what_is_legal():
     """Without a near name, the message lists the legal keys of that section."""
-    assert problems_of(loss={"zzz": 1}) == ["loss.zzz: unknown key (value 1); legal here: name"]
+    assert problems_of(checkpoint={"zzz": 1}) == [
+        "checkpoint.zzz: unknown key (value 1); legal here: every_seconds"
+    ]
 
 
 def test_an_unknown_section_and_a_key_two_levels_down_are_refused():

@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 import yaml
 
-from outlast.config import Config, Section
 from outlast.config_reference import MARK, README, SCHEMA, json_schema, main, reference_table
+from outlast.sections import Config, Section
 
 ROOT = Path(__file__).parents[2]
 

@@ -118,7 +118,8 @@ def test_keys_that_share_a_last_word_are_named_in_full():
 def test_only_what_a_run_may_change_can_be_swept(key):
     """Data are prepared once for all runs; the machine is no part of an experiment."""
     (problem,) = problems_of(experiment({key: [1]}))
-    assert problem.startswith(f"sweep: {key} cannot be swept; keys of model, loss, training can")
+    sections = "model, loss, adversary, regression, training"
+    assert problem.startswith(f"sweep: {key} cannot be swept; keys of {sections} can")
 
 
 def test_the_metric_that_ranks_the_runs_cannot_be_swept():

@@ -7,7 +7,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
-from outlast.config import BUILT_IN_SOURCES
+from outlast.sections import BUILT_IN_SOURCES
 from outlast.config import parse as parse_experiment  # Snakemake has a global named parse
 from outlast.config import read_yaml
 from outlast.errors import ConfigError

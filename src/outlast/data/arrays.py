@@ -93,8 +93,8 @@ def check_label(label: np.ndarray, name: str, is_number: bool = False) -> None:
         )
     if is_number and kind not in "biuf":
         raise DataError(
-            f"{key} holds {label[0]!r}, and data.threshold needs numbers; name another column, or"
-            " remove data.threshold"
+            f"{key} holds {str(label[0])!r}, and data.threshold needs numbers; name another column,"
+            " or remove data.threshold"
         )
     if is_number and np.isinf(label.astype(np.float64)).any():
         raise DataError(f"{key} is infinite in row {int(np.isinf(label).argmax())}; correct it")

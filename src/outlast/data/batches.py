@@ -1,6 +1,6 @@
 """From row numbers to tensors on the device: one gather per array and batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,10 +18,13 @@ class Batch:
     Attributes:
         inputs: One float32 tensor (rows, ...) per input, normalized, in the order of ``forward``.
         label: int64 class index, shape (rows,).
+        roles: `noise_group`, `confound` (int64) and `target` (float32), as far as the data have
+            them, shape (rows,) each.
     """
 
     inputs: list[Tensor]
     label: Tensor
+    roles: dict[str, Tensor] = field(default_factory=dict)
 
 
 class BatchReader:
@@ -41,6 +44,11 @@ class BatchReader:
         # and what it allocates is aligned, so that kernels give the same bits in each attempt
         self._inputs = [torch.from_numpy(array) for array in data.inputs.values()]
         self._label = torch.from_numpy(np.asarray(data.label))
+        self._roles = {
+            role: torch.from_numpy(np.asarray(values))
+            for role, values in data.roles.values.items()
+            if role != "group"  # which only splits need
+        }
         self._normalization = (normalization or data.normalization).to(device)
         self._device = device
 
@@ -49,7 +57,8 @@ class BatchReader:
         index = torch.from_numpy(rows)
         inputs = [self._move(array.index_select(0, index)) for array in self._inputs]
         inputs = self._normalization([tensor.to(torch.float32) for tensor in inputs])
-        return Batch(inputs, self._move(self._label.index_select(0, index)))
+        roles = {role: self._move(array[index]) for role, array in self._roles.items()}
+        return Batch(inputs, self._move(self._label.index_select(0, index)), roles)
 
     def _move(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from outlast.config import DataSection
 from outlast.errors import DataError
+from outlast.sections import DataSection
 
 UNKNOWN = -1
 # keys of `data:` that name an array or a column, beside `inputs` and `label`

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from outlast.config import BUILT_IN_SOURCES, DataSection
 from outlast.data.arrays import (
     as_text,
     check_finite,
@@ -27,6 +26,7 @@ from outlast.data.arrays import (
 from outlast.data.roles import named_roles, refuse_answer
 from outlast.data.tables import SEPARATORS, read_frame, read_table
 from outlast.errors import DataError
+from outlast.sections import BUILT_IN_SOURCES, DataSection
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from outlast.config import SplitSection
 from outlast.errors import DataError
+from outlast.sections import SplitSection
 
 SPLITS = ("train", "validation", "test")
 

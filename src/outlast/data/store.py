@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from outlast.config import DataSection
 from outlast.data.array_files import (
     Entry,
     describe_in_place,
@@ -29,6 +28,7 @@ from outlast.data.sources import Source, read
 from outlast.data.splits import SPLITS, check_no_leak, split_rows
 from outlast.errors import DataError
 from outlast.files import remove_leftovers, write_json
+from outlast.sections import DataSection
 
 FORMAT = 3
 MANIFEST = "manifest.json"

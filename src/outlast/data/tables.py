@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from outlast.config import DataSection
 from outlast.data.arrays import require
 from outlast.data.roles import named_roles, refuse_answer
 from outlast.errors import DataError
+from outlast.sections import DataSection
 
 if TYPE_CHECKING:
     import pandas as pd

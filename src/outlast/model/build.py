@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outlast.config import ModelSection
 from outlast.errors import ModelError
 from outlast.files import digest, digest_values
 from outlast.model.networks import BUILT_IN
+from outlast.sections import ModelSection
 from outlast.user_code import user_files
 
 # prefix of the names under which files of users are imported

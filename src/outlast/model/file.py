@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outlast.config import ModelSection
 from outlast.errors import CheckpointError
 from outlast.files import is_intact, seal, write_atomically
 from outlast.model.build import build_network
 from outlast.model.weights import load_weights
+from outlast.sections import ModelSection
 
 MODEL_BEST = "model_best.pt"
 

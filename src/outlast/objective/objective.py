@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outlast.config import LossSection
 from outlast.errors import ConfigError
 from outlast.objective.losses import bce, cross_entropy
+from outlast.sections import LossSection
 
 LossSum = Callable[[Tensor, Tensor], Tensor]
 LOSSES: dict[str, LossSum] = {"bce": bce, "cross_entropy": cross_entropy}

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.config import Config
 from outlast.data.store import DataSet
 from outlast.files import write_json
 from outlast.model.file import MODEL_BEST, ModelFile
 from outlast.objective.objective import Objective
-from outlast.recipe import Recipe, fingerprint
+from outlast.recipe import NUMBER_SECTIONS, Recipe, fingerprint
+from outlast.sections import Config
 from outlast.train.history import HISTORY_JSON
 from outlast.train.state import RunState
 
@@ -27,10 +27,9 @@ class Outputs:
 
     def write_model(self, run: RunState) -> None:
         """Write model_best.pt."""
-        sections = {"data", "model", "loss", "training"}
         ModelFile(
             weights=run.best_weights,
-            config=self.config.model_dump(mode="json", include=sections),
+            config=self.config.model_dump(mode="json", include=NUMBER_SECTIONS),
             classes=self.data.classes,
             row_shapes={name: list(shape) for name, shape in self.data.row_shapes.items()},
             num_outputs=self.objective.num_outputs,

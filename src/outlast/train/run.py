@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from outlast.config import Config, TrainingSection
 from outlast.data.store import check_prepared, open_data
 from outlast.distributed import Distributed, process_group
 from outlast.errors import InterruptedRunError, ModelError, OutlastError
 from outlast.model.build import build_network
 from outlast.objective.objective import build_objective
+from outlast.sections import Config, TrainingSection
 from outlast.train.interrupt import Interrupt
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything

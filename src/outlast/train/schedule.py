@@ -3,7 +3,7 @@
 import math
 from typing import Any, Protocol
 
-from outlast.config import TrainingSection
+from outlast.sections import TrainingSection
 from outlast.train.selection import is_better
 
 COSINE_FLOOR = 1e-6

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlast.config import TrainingSection
+from outlast.sections import TrainingSection
 
 Stopped = Literal["completed", "early_stopping"]
 

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from outlast.config import Config
 from outlast.data.batches import BatchReader
 from outlast.data.sampling import cut, num_steps
 from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
+from outlast.sections import Config
 
 
 def refuse_single_rows(

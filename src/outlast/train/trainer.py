@@ -10,7 +10,6 @@ import torch
 from rich.progress import Progress, TaskID
 from torch import nn
 
-from outlast.config import Config
 from outlast.data.batches import BatchReader
 from outlast.data.sampling import Rows, batch_of, cut, epoch_order, num_steps, step_seed
 from outlast.data.store import DataSet
@@ -20,6 +19,7 @@ from outlast.model.build import network_facts
 from outlast.objective.objective import Objective, count_correct
 from outlast.objective.scores import score
 from outlast.recipe import recipe
+from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.gradients import FlatGradients
 from outlast.train.history import History

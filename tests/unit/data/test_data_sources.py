@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outlast.config import DataSection
 from outlast.data import arrays
 from outlast.data.sources import BUILT_INS, read
 from outlast.errors import DataError
+from outlast.sections import DataSection
 
 LABEL = np.array([0, 1, 0, 1])
 TABLE = "gene_b,age,gene_a,site,label\n1,40,2,x,yes\n3,41,4,y,no\n5,42,6,x,yes\n"

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from outlast.config import SplitSection
-from outlast.data.splits import split_rows
+from outlast.data.splits import check_no_leak, split_rows
 from outlast.errors import DataError
+from outlast.sections import SplitSection
 
 LABEL = np.repeat([0, 1, 2], [600, 300, 100])[np.random.default_rng(0).permutation(1000)]
 
@@ -90,3 +90,45 @@ def test_numbers_stand_for_names() -> None:
     """Without names a message calls the class by its number."""
     with pytest.raises(DataError, match="class '1' has 2 rows"):
         split_rows(np.repeat([0, 1], [50, 2]), section())
+
+
+GROUP = np.repeat(np.arange(60), np.random.default_rng(1).integers(5, 30, 60))[:1000]
+
+
+@pytest.mark.parametrize("stratify", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_are_never_cut(stratify: bool, seed: int) -> None:
+    """Story 49: each group is in one split; sizes and class shares are about those asked for."""
+    splits = split_rows(LABEL, section(seed=seed, stratify=stratify), group=GROUP)
+    assert np.array_equal(np.sort(np.concatenate(list(splits.values()))), np.arange(1000))
+    owners = [set(GROUP[rows]) for rows in splits.values()]
+    assert sum(map(len, owners)) == len(set(GROUP)) == len(set.union(*owners))
+    for key in ("validation", "test"):
+        assert abs(len(splits[key]) - 150) <= 20, key
+        if stratify:
+            share = np.bincount(LABEL[splits[key]], minlength=3) / len(splits[key])
+            assert np.abs(share - [0.6, 0.3, 0.1]).max() < 0.06
+    again = split_rows(LABEL, section(seed=seed, stratify=stratify), group=GROUP)
+    assert all(np.array_equal(again[key], splits[key]) for key in splits)
+
+
+def test_few_or_large_groups() -> None:
+    """Three groups make three splits, whatever their sizes; two do not."""
+    label = np.arange(100) % 2
+    splits = split_rows(label, section(), group=np.repeat([0, 1, 2], [90, 5, 5]))
+    assert sorted(len(rows) for rows in splits.values()) == [5, 5, 90]
+    splits = split_rows(label, section(), group=np.repeat([0, 1, 2], [34, 33, 33]))
+    assert all(len(rows) > 30 for rows in splits.values())
+    with pytest.raises(DataError, match=r"data\.group: 2 group\(s\) .* 3 splits"):
+        split_rows(label, section(), group=np.repeat([0, 1], 50))
+
+
+def test_a_leak_is_found() -> None:
+    """A row, or a group, in two splits is refused at each start."""
+    splits = {"train": np.array([0, 1, 2]), "test": np.array([3, 4])}
+    check_no_leak(splits, None)
+    check_no_leak(splits, np.array([0, 0, 0, 1, 1]))
+    with pytest.raises(DataError, match="group number 0 is in train and in test"):
+        check_no_leak(splits, np.array([0, 0, 0, 1, 0]))
+    with pytest.raises(DataError, match="row 2 is in train and in test"):
+        check_no_leak({**splits, "test": np.array([2, 4])}, None)

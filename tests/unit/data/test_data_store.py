@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from outlast.config import DataSection
 from outlast.data import array_files
 from outlast.data.store import DataSet, check_prepared, open_data, prepare
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK
+from outlast.sections import DataSection
 
 RNG = np.random.default_rng(0)
 SIGNAL = RNG.normal(5, 2, (100, 2, 6)).astype(np.float32)

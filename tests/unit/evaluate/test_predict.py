@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from outlast.config import ModelSection
 from outlast.data.store import DataSet
 from outlast.errors import DataError
 from outlast.evaluate.predict import predict_logits
 from outlast.model.build import build_network
 from outlast.model.file import ModelFile
+from outlast.sections import ModelSection
 
 CPU = torch.device("cpu")
 SPLITS = {"train": np.arange(40), "test": np.arange(40, 60)}

@@ -7,12 +7,12 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
-from outlast.config import DataSection, ModelSection
 from outlast.data.store import open_data, prepare
 from outlast.errors import DataError
 from outlast.evaluate.score import evaluate, measure
 from outlast.model.build import build_network
 from outlast.model.file import ModelFile
+from outlast.sections import DataSection, ModelSection
 
 
 def noisy_logits(label: torch.Tensor, num_classes: int, noise: float = 1.2) -> torch.Tensor:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from outlast.config import ModelSection
 from outlast.errors import ModelError
 from outlast.model.build import build_network, network_facts
+from outlast.sections import ModelSection
 
 SOURCE = """
 import torch

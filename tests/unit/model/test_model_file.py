@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from outlast.config import ModelSection
 from outlast.errors import CheckpointError
 from outlast.files import seal
 from outlast.model.build import build_network
 from outlast.model.file import ModelFile, load_model_file
+from outlast.sections import ModelSection
 
 SHAPES = {"x": [2, 9]}
 

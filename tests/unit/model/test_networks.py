@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from outlast.config import ModelSection
 from outlast.errors import ModelError
 from outlast.model.build import build_network
 from outlast.model.networks import BUILT_IN
+from outlast.sections import ModelSection
 
 # network, row shape of each input
 FITTING = [

@@ -4,10 +4,10 @@ import torch
 from sklearn.metrics import log_loss
 from torch.nn import functional
 
-from outlast.config import LossSection
 from outlast.errors import ConfigError
 from outlast.objective.losses import bce, cross_entropy
 from outlast.objective.objective import build_objective, count_correct, decide
+from outlast.sections import LossSection
 
 
 def draw(rows: int, outputs: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from small_run import make_trainer, small_config, weights
 
-from outlast.config import Config, parse
+from outlast.config import parse
 from outlast.errors import InterruptedRunError
+from outlast.sections import Config
 from outlast.train.interrupt import Interrupt
 from outlast.train.trainer import Trainer
 

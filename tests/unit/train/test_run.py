@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from outlast.config import Config, TrainingSection, parse
+from outlast.config import parse
 from outlast.data.store import prepare
+from outlast.sections import Config, TrainingSection
 from outlast.train.interrupt import Interrupt
 from outlast.train.run import EXIT_INTERRUPTED, build_optimizer, train_run
 

@@ -3,7 +3,7 @@ import random
 import pytest
 import torch
 
-from outlast.config import TrainingSection
+from outlast.sections import TrainingSection
 from outlast.train.schedule import Constant, Cosine, ReduceOnPlateau, build_schedule
 
 

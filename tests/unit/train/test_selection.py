@@ -1,6 +1,6 @@
 import pytest
 
-from outlast.config import TrainingSection
+from outlast.sections import TrainingSection
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 
 
