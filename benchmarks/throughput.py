@@ -21,7 +21,7 @@ from outlast.config import parse, read_yaml
 from outlast.data.sampling import batch_of, epoch_order, num_steps
 from outlast.data.store import DataSet, open_data, prepare
 from outlast.model.build import build_network
-from outlast.objective.objective import build_objective
+from outlast.objective.build import build_objective
 from outlast.train.checkpoint import MODEL_RESUME, Checkpoints
 from outlast.train.run import build_optimizer
 from outlast.train.seeding import seed_everything
@@ -36,7 +36,7 @@ def make_trainer(data: DataSet, batch_size: int, folder: Path) -> Trainer:
     content["training"]["batch_size"] = batch_size
     config = parse(content)
     seed_everything(0, torch.device("cpu"))
-    objective = build_objective(config.loss, data.classes)
+    objective = build_objective(config, data)
     model = build_network(config.model, data.row_shapes, objective.num_outputs)
     return Trainer(
         model=model,

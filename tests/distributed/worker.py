@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_run import Net, make_trainer, small_config, small_data, weights
 
 from outlast.distributed import Distributed, process_group
-from outlast.objective.objective import build_objective
+from outlast.objective.build import build_objective
 from outlast.train.run import build_optimizer
 from outlast.train.trainer import Trainer
 
@@ -98,7 +98,7 @@ def dropout(folder: Path, ranks: Distributed) -> list[list[float]]:
 def batch_norm(folder: Path, ranks: Distributed) -> dict[str, Any]:
     """Return the buffers of this rank before and after each step."""
     data, config = small_data(train=24), small_config(batch_size=12)
-    objective = build_objective(config.loss, data.classes)
+    objective = build_objective(config, data)
     torch.manual_seed(0)
     model = NormNet()
     (folder / "norm").mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def batch_norm(folder: Path, ranks: Distributed) -> dict[str, Any]:
         folder=folder / "norm",
         distributed=ranks,
     )
-    own, reduced, reduce = [], [], trainer._gradients.reduce
+    own, reduced, reduce = [], [], trainer._step.gradients.reduce
 
     def floating() -> torch.Tensor:
         return torch.cat([b.flatten() for b in model.buffers() if b.is_floating_point()]).clone()
@@ -121,7 +121,7 @@ def batch_norm(folder: Path, ranks: Distributed) -> dict[str, Any]:
         reduce()
         reduced.append(floating())
 
-    trainer._gradients.reduce = noted  # type: ignore[method-assign]
+    trainer._step.gradients.reduce = noted  # type: ignore[method-assign]
     trainer.train_epoch()
     trainer.validate()
     counters = [int(b) for b in model.buffers() if not b.is_floating_point()]

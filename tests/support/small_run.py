@@ -1,5 +1,6 @@
 """A trainer in a few lines: data in memory, a small network, one rank unless told otherwise."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,36 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from outlast.config import parse
+from outlast.data.roles import read_roles
 from outlast.data.store import DataSet
 from outlast.distributed import Distributed
-from outlast.objective.losses import bce, cross_entropy
-from outlast.objective.objective import Objective, build_objective
+from outlast.objective.build import build_objective
 from outlast.sections import Config
-from outlast.train.run import build_optimizer
+from outlast.train.run import add_heads, build_optimizer
 from outlast.train.trainer import Trainer
-
-
-class DoubleObjective(Objective):
-    """The same losses without the cast to float32, to compare sums to the last digits."""
-
-    def loss_sum(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Return the loss summed over rows in the logits' dtype."""
-        return (bce if self.name == "bce" else cross_entropy)(logits, label)
 
 
 class Net(nn.Module):
     """Two linear layers with dropout; keeps the dropped representation of each training pass."""
 
-    def __init__(self, outputs: int, dropout: float = 0.0, dtype: torch.dtype = torch.float32):
+    def __init__(self, outputs: int, dropout: float = 0.0):
         super().__init__()
-        self.dtype = dtype
-        self.body = nn.Linear(4, 8, dtype=dtype)
+        self.body = nn.Linear(4, 8)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(8, outputs, dtype=dtype)
+        self.head = nn.Linear(8, outputs)
         self.masks: list[Tensor] = []
 
     def forward(self, rows: Tensor) -> Tensor:
-        hidden = self.body(rows.to(self.dtype))
+        hidden = self.body(rows.to(self.body.weight.dtype))
         if self.training:
             self.masks.append(self.dropout(torch.ones_like(hidden)))
             hidden = hidden * self.masks[-1]
@@ -55,6 +47,51 @@ def small_data(
     rows = (centres[label] + noise * dice.normal(0, 1, (len(label), 4))).astype(np.float32)
     splits = {"train": np.arange(train), "validation": np.arange(train, train + validation)}
     return DataSet.from_arrays({"x": rows}, label, splits, [f"c{i}" for i in range(classes)])
+
+
+def study_data(train: int = 30, validation: int = 12, classes: int = 2, seed: int = 0) -> DataSet:
+    """The same with a site of known label noise, a confound and a target; some of them unknown."""
+    plain, dice = small_data(train, validation, classes, seed), np.random.default_rng(seed + 1)
+    rows = len(plain.label)
+    target = plain.inputs["x"].sum(1) + dice.normal(0, 0.3, rows)
+    raw = {
+        "noise_group": dice.choice(["clean", "noisy"], rows),
+        "confound": dice.choice(["m", "f", "d", ""], rows),
+        "target": np.where(dice.random(rows) < 0.3, np.nan, target),
+    }
+    splits = plain.splits
+    return DataSet.from_arrays(
+        plain.inputs, plain.label, splits, plain.classes, roles=read_roles(raw, rows)
+    )
+
+
+def study_config(every_seconds: float = 1e6, **training: Any) -> Config:
+    """Everything at once: heads, label noise, both clippings, warm-up, plateau, accumulation."""
+    keys = {
+        "grad_accum_split": 3,
+        "quantile_grad_clip": True,
+        "max_grad_norm": 5.0,
+        "warmup_epochs": 2,
+        "scheduler": {"name": "reduce_on_plateau", "patience": 0},
+        "batch_size": 8,
+        "learning_rate": 0.05,
+    }
+    roles = {"noise_group": "site", "confound": "sex", "target": "age"}
+    return parse(
+        {
+            "data": {"source": "memory", **roles},
+            "loss": {
+                "name": "noise_corrected_bce",
+                "label_noise": {"rates": {"noisy": 0.2}},
+                "label_smoothing": 0.05,
+                "class_weights": "auto",
+            },
+            "adversary": {"strength": 0.5, "anneal_epochs": 2},
+            "regression": {"weight": 0.3},
+            "training": keys | training,
+            "checkpoint": {"every_seconds": every_seconds},
+        }
+    )
 
 
 def small_config(every_seconds: float = 1e6, **training: Any) -> Config:
@@ -81,11 +118,10 @@ def make_trainer(
 ) -> Trainer:
     """Build all parts anew, as each attempt does."""
     data, config = data or small_data(), config or small_config(**training)
-    objective = build_objective(config.loss, data.classes)
-    if dtype == torch.float64:
-        objective = DoubleObjective(objective.name, objective.num_outputs)
+    # in the network's dtype, to compare sums to the last digits
+    objective = replace(build_objective(config, data), dtype=dtype)
     torch.manual_seed(config.training.seed)
-    model = Net(objective.num_outputs, dropout, dtype)
+    model = add_heads(Net(objective.num_outputs, dropout), config, data, objective).to(dtype)
     folder.mkdir(exist_ok=True)
     return Trainer(
         model=model,
@@ -99,5 +135,5 @@ def make_trainer(
 
 
 def weights(trainer: Trainer) -> Tensor:
-    """All weights as one vector."""
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+    """All weights as one vector, those of the heads too."""
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.study.parameters()])

@@ -60,6 +60,12 @@ class BatchReader:
         roles = {role: self._move(array[index]) for role, array in self._roles.items()}
         return Batch(inputs, self._move(self._label.index_select(0, index)), roles)
 
+    def targets(self, rows: Rows) -> Batch:
+        """Return label and roles of ``rows`` on the host, without inputs."""
+        index = torch.from_numpy(rows)
+        roles = {role: array[index] for role, array in self._roles.items()}
+        return Batch([], self._label[index], roles)
+
     def _move(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":
             return tensor

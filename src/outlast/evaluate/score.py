@@ -114,7 +114,7 @@ def measure(logits: Tensor, label: Tensor, classes: list[str]) -> dict[str, Any]
     confusion = count_confusion(label, decide(logits), len(classes))
     return {
         "rows": len(label),
-        "loss": float(loss(logits.double(), label)) / len(label),
+        "loss": float(loss(logits.double(), label).sum()) / len(label),
         "accuracy": scores.accuracy,
         "f1": scores.f1,
         "auc": scores.auc,

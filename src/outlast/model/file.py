@@ -42,6 +42,7 @@ class ModelFile:
         data_content: Digest of the data and splits that it was trained on.
         best: Epoch (from 1) and metrics of the weights, and which metric has selected them.
         fingerprint: Of the run's recipe.
+        heads: State dicts of adversary and regression, below their names; empty without one.
         versions: Of Python, torch, numpy at the time of training.
     """
 
@@ -54,6 +55,7 @@ class ModelFile:
     data_content: str
     best: dict[str, Any]
     fingerprint: str
+    heads: dict[str, Tensor] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
 
     def save(self, path: Path) -> None:

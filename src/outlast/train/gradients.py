@@ -24,12 +24,12 @@ class FlatGradients:
     def __init__(self, model: nn.Module, distributed: Distributed) -> None:
         """Give every trained parameter its place. The model must be on its device already."""
         self._model, self._distributed = model, distributed
-        self._gradients = _allocate_views(model.parameters())
+        self.flats = _allocate_views(model.parameters())
         self._forms: dict[str, tuple[torch.Size, torch.dtype]] = {}
 
     def zero(self) -> None:
         """Forget the last step."""
-        for flat in self._gradients:
+        for flat in self.flats:
             flat.zero_()
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class FlatGradients:
         if self._distributed.world_size == 1:
             return
         current = self._buffers()
-        for flat in self._gradients:
+        for flat in self.flats:
             buffers = [b for b in current if b.dtype == flat.dtype]
             pieces = [b.reshape(-1) for b in buffers]
             if not self._distributed.is_main:

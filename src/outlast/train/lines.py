@@ -10,8 +10,16 @@ _SHOWN = (
 )
 
 
-def epoch_line(row: Row, epochs: int, metric: str, base_rate: float) -> str:
-    """Return the line of one epoch; ``[*]`` stands behind the selection metric."""
+def epoch_line(row: Row, epochs: int, metric: str, base_rate: float, strength: float = 0.0) -> str:
+    """Return the line of one epoch; ``[*]`` stands behind the selection metric.
+
+    Args:
+        row: Of the history.
+        epochs: Of the run.
+        metric: Name of the selection metric.
+        base_rate: Learning rate that needs no mention.
+        strength: Of the adversary in this epoch.
+    """
     parts = [
         f"epoch {row['epoch']}/{epochs}",
         f"train loss {_number(row['train_loss'])} acc {_number(row['train_acc'])}",
@@ -22,6 +30,14 @@ def epoch_line(row: Row, epochs: int, metric: str, base_rate: float) -> str:
             f"{word} {_number(row[key])}{' [*]' if key == metric else ''}" for key, word in _SHOWN
         ]
         parts.append(f"val {' '.join(shown)}")
+    if "train_adv_loss" in row:
+        words = f"loss {_number(row['train_adv_loss'])} acc {_number(row['train_adv_acc'])}"
+        parts.append(f"adversary {words} lambda {strength:.3g}")
+    if "train_reg_loss" in row:
+        words = f"loss {_number(row['train_reg_loss'])}"
+        if row["val_reg_loss"] is not None:
+            words += f" val {_number(row['val_reg_loss'])}"
+        parts.append(f"regression {words}")
     rate = row["learning_rate"]
     if rate != base_rate:
         parts.append(f"lr {rate:.3g}")

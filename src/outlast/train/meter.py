@@ -1,18 +1,29 @@
 """Sums of an epoch, kept on the device in float64 and read once."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from outlast.distributed import Distributed
 
+# what a step may add up; without a head its sums stay 0
+SUMS = (
+    "loss",
+    "correct",
+    "adversary_loss",
+    "adversary_correct",
+    "adversary_known",
+    "regression_loss",
+    "regression_valid",
+)
 # Losses kept one by one, to name the step of a non-finite one; a longer epoch goes in laps.
 RECENT = 65536
 
 
 class Meter:
-    """Main loss and correct rows of the current epoch, of this rank.
+    """Sums of the current epoch, of this rank.
 
     :meth:`add` only enqueues work: the number of times that the host waits for the device does
     not depend on the number of steps.
@@ -22,21 +33,20 @@ class Meter:
         """Start at zero."""
         self._distributed = distributed
         device = distributed.device
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
-        self._loss, self._correct = self._sums.unbind()  # views
+        self._sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self._views = dict(zip(SUMS, self._sums.unbind(), strict=True))
         self._recent = torch.zeros(min(num_steps, RECENT), dtype=torch.float64, device=device)
         self._slots = torch.arange(len(self._recent), dtype=torch.float64, device=device)
         self._lap, self._bad_before = 0, torch.full_like(self._sums[0], math.inf)
 
-    def add(self, step: int, loss_sum: Tensor, correct: Tensor) -> None:
-        """Add one part of a step: its summed main loss and number of correct rows, scalars."""
-        loss_sum = loss_sum.detach()
+    def add(self, step: int, sums: Mapping[str, Tensor]) -> None:
+        """Add one part of a step: scalars, by names of ``SUMS``; ``loss`` must be among them."""
         lap, slot = divmod(step, len(self._recent))
         if lap != self._lap:
             self._start_lap(lap)
-        self._loss.add_(loss_sum)
-        self._correct.add_(correct)
-        self._recent[slot].add_(loss_sum)
+        for name, value in sums.items():
+            self._views[name].add_(value.detach())
+        self._recent[slot].add_(sums["loss"].detach())
 
     def start_epoch(self) -> None:
         """Forget the last epoch."""
@@ -54,10 +64,9 @@ class Meter:
         steps = self._slots + self._lap * len(self._recent)
         return torch.where(self._recent.isfinite(), math.inf, steps).min().minimum(self._bad_before)
 
-    def totals(self) -> tuple[float, int]:
-        """Return summed loss and correct rows over all ranks. Every rank must call it."""
-        loss, correct = self._distributed.sum_(self._sums.clone()).tolist()
-        return loss, int(correct)
+    def totals(self) -> dict[str, float]:
+        """Return the sums over all ranks, by name. Every rank must call it."""
+        return dict(zip(SUMS, self._distributed.sum_(self._sums.clone()).tolist(), strict=True))
 
     def first_non_finite_step(self) -> int | None:
         """Return the first step of this epoch whose loss was not finite, on any rank, or None."""
@@ -73,6 +82,6 @@ class Meter:
         world_size, rank = self._distributed.world_size, self._distributed.rank
         if len(state) != world_size:
             total = [sum(column) for column in zip(*state, strict=True)]
-            state = [total] + [[0.0, 0.0]] * (world_size - 1)
+            state = [total] + [[0.0] * len(SUMS)] * (world_size - 1)
         self.start_epoch()
         self._sums.copy_(torch.tensor(state[rank], dtype=torch.float64))

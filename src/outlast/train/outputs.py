@@ -7,6 +7,7 @@ from typing import Any
 from outlast.data.store import DataSet
 from outlast.files import write_json
 from outlast.model.file import MODEL_BEST, ModelFile
+from outlast.model.heads import split_weights
 from outlast.objective.objective import Objective
 from outlast.recipe import NUMBER_SECTIONS, Recipe, fingerprint
 from outlast.sections import Config
@@ -27,8 +28,10 @@ class Outputs:
 
     def write_model(self, run: RunState) -> None:
         """Write model_best.pt."""
+        weights, heads = split_weights(run.best_weights)
         ModelFile(
-            weights=run.best_weights,
+            weights=weights,
+            heads=heads,
             config=self.config.model_dump(mode="json", include=NUMBER_SECTIONS),
             classes=self.data.classes,
             row_shapes={name: list(shape) for name, shape in self.data.row_shapes.items()},

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from outlast.data.store import check_prepared, open_data
+from outlast.data.store import DataSet, check_prepared, open_data
 from outlast.distributed import Distributed, process_group
-from outlast.errors import InterruptedRunError, ModelError, OutlastError
+from outlast.errors import ConfigError, InterruptedRunError, ModelError, OutlastError
 from outlast.model.build import build_network
-from outlast.objective.objective import build_objective
+from outlast.model.heads import Adversary, Regression, StudyNetwork, count_features
+from outlast.objective.build import build_objective
+from outlast.objective.objective import Objective
 from outlast.sections import Config, TrainingSection
 from outlast.train.interrupt import Interrupt
 from outlast.train.progress import reporting
@@ -91,13 +93,16 @@ def _build(
 ) -> Trainer:
     check_prepared(data_folder, config.data)
     data = open_data(data_folder)
-    objective = build_objective(config.loss, data.classes)
+    objective = build_objective(config, data)
+    if config.training.precision == "float16" and ranks.device.type == "cpu":
+        raise ConfigError(["training.precision: float16 needs a GPU, and there is none; bfloat16"])
     seed_everything(config.training.seed, ranks.device)
-    model = build_network(config.model, data.row_shapes, objective.num_outputs)
+    network = build_network(config.model, data.row_shapes, objective.num_outputs)
+    model: nn.Module = add_heads(network, config, data, objective)
     if ranks.device.type == "cuda" and ranks.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(ranks.device)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ModelError(f"model.network: {config.model.network} has no parameter to train")
     return Trainer(
         model=model,
@@ -109,6 +114,30 @@ def _build(
         distributed=ranks,
         interrupt=interrupt,
     )
+
+
+def add_heads(
+    network: nn.Module, config: Config, data: DataSet, objective: Objective
+) -> StudyNetwork:
+    """Put the heads that the config asks for on a network.
+
+    Their initial weights are drawn after the network's, which no head may change.
+
+    Raises:
+        ModelError: The network has no layer whose input they could read.
+    """
+    has_adversary, has_regression = config.adversary.strength > 0, config.regression.weight > 0
+    if not has_adversary and not has_regression:
+        return StudyNetwork(network)
+    rows = [torch.zeros(2, *shape) for shape in data.row_shapes.values()]
+    features = count_features(network, config.model.head, rows)
+    adversary = regression = None
+    if has_adversary:
+        adversary = Adversary(features, len(data.roles.names["confound"]))
+    if has_regression:
+        unit = objective.unit_target
+        regression = Regression(features, unit, objective.target_mean, objective.target_std)
+    return StudyNetwork(network, config.model.head, adversary, regression)
 
 
 def build_optimizer(section: TrainingSection, model: nn.Module) -> torch.optim.Optimizer:

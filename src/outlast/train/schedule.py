@@ -56,14 +56,14 @@ class Constant(_Stateless):
 class Cosine(_Stateless):
     """Half a cosine from the base rate towards 1e-6 of it (Loshchilov and Hutter 2017, eq. 5)."""
 
-    def __init__(self, base: float, epochs: int) -> None:
-        """Keep base rate and length."""
-        self._base, self._epochs = base, epochs
+    def __init__(self, base: float, epochs: int, start: int = 0) -> None:
+        """Keep base rate, length, and the epoch at which it starts (after a warm-up)."""
+        self._base, self._epochs, self._start = base, max(1, epochs - start), start
 
     def rate(self, epoch: int) -> float:
-        """Return floor + (base - floor) (1 + cos(pi epoch / epochs)) / 2."""
+        """Return floor + (base - floor) (1 + cos(pi progress)) / 2, progress from 0 to 1."""
         floor = COSINE_FLOOR * self._base
-        progress = min(epoch / self._epochs, 1.0)
+        progress = min(max(epoch - self._start, 0) / self._epochs, 1.0)
         return floor + (self._base - floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -108,11 +108,44 @@ class ReduceOnPlateau:
         self._reductions = state["reductions"]
 
 
+class Warmup:
+    """A linear ramp to the base rate before another schedule (Goyal et al. 2017, section 2.2)."""
+
+    def __init__(self, schedule: Schedule, base: float, epochs: int) -> None:
+        """Keep the schedule, and the length of the ramp."""
+        self._schedule, self._base, self._epochs = schedule, base, epochs
+
+    def rate(self, epoch: int) -> float:
+        """Return base x (epoch + 1) / epochs on the ramp, then the rate of the schedule."""
+        if epoch < self._epochs:
+            return self._base * (epoch + 1) / self._epochs
+        return self._schedule.rate(epoch)
+
+    def observe(self, value: float | None) -> None:
+        """Hand it on."""
+        self._schedule.observe(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the schedule."""
+        return self._schedule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self._schedule.load_state_dict(state)
+
+
 def build_schedule(section: TrainingSection, lower_is_better: bool) -> Schedule:
-    """Choose the schedule that the config names."""
+    """Choose the schedule that the config names, behind its warm-up."""
+    schedule = _build(section, lower_is_better)
+    if not section.warmup_epochs:
+        return schedule
+    return Warmup(schedule, section.learning_rate, section.warmup_epochs)
+
+
+def _build(section: TrainingSection, lower_is_better: bool) -> Schedule:
     scheduler, base = section.scheduler, section.learning_rate
     if scheduler.name == "cosine":
-        return Cosine(base, section.epochs)
+        return Cosine(base, section.epochs, section.warmup_epochs)
     if scheduler.name == "reduce_on_plateau":
         return ReduceOnPlateau(
             base,

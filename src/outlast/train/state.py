@@ -9,12 +9,13 @@ from torch import nn
 
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
+from outlast.train.clipping import Clipping
 from outlast.train.history import History
 from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class SavedState:
         buffers: Its other buffers, those with ``persistent=False``, by name.
         best_weights: The same at the best epoch; empty before the first one.
         optimizer: State dict.
+        clipping: State dict.
+        scaler: State dict, of float16; else empty.
         schedule: State dict.
         selection: State dict.
         sums: Running sums of the current epoch, one list per rank.
@@ -49,6 +52,8 @@ class SavedState:
     buffers: dict[str, torch.Tensor]
     best_weights: dict[str, Any]
     optimizer: dict[str, Any]
+    clipping: dict[str, Any]
+    scaler: dict[str, Any]
     schedule: dict[str, Any]
     selection: dict[str, Any]
     sums: list[list[float]]
@@ -109,6 +114,8 @@ class RunState:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    clipping: Clipping
+    scaler: torch.amp.GradScaler
     schedule: Schedule
     selection: Selection
     meter: Meter
@@ -128,6 +135,8 @@ class RunState:
             buffers=_transient_buffers(self.model),
             best_weights=self.best_weights,
             optimizer=self.optimizer.state_dict(),
+            clipping=self.clipping.state_dict(),
+            scaler=self.scaler.state_dict(),
             schedule=self.schedule.state_dict(),
             selection=self.selection.state_dict(),
             sums=self.meter.state(),
@@ -139,6 +148,9 @@ class RunState:
         load_weights(self.model, saved.weights)
         load_weights(self.model, saved.buffers, persistent=False)
         self.optimizer.load_state_dict(saved.optimizer)
+        self.clipping.load_state_dict(saved.clipping)
+        if saved.scaler:
+            self.scaler.load_state_dict(saved.scaler)
         self.schedule.load_state_dict(saved.schedule)
         self.selection.load_state_dict(saved.selection)
         self.meter.load(saved.sums)

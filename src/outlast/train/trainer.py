@@ -3,26 +3,27 @@
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import Progress, TaskID
-from torch import nn
+from torch import Tensor, nn
 
 from outlast.data.batches import BatchReader
-from outlast.data.sampling import Rows, batch_of, cut, epoch_order, num_steps, step_seed
+from outlast.data.sampling import Rows, batch_of, epoch_order, num_steps, step_seed
 from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.errors import InterruptedRunError, NonFiniteLossError
 from outlast.model.build import network_facts
-from outlast.objective.objective import Objective, count_correct
+from outlast.model.heads import StudyNetwork
+from outlast.objective.objective import Objective
 from outlast.objective.scores import score
 from outlast.recipe import recipe
 from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
-from outlast.train.gradients import FlatGradients
-from outlast.train.history import History
+from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
 from outlast.train.lines import best_line, epoch_line
@@ -36,6 +37,7 @@ from outlast.train.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 from outlast.train.single_rows import refuse_single_rows
 from outlast.train.state import Position, RunState, Stopwatch
+from outlast.train.step import Step
 from outlast.train.untracked import Untracked
 from outlast.train.validation import Validation, predict_split
 
@@ -65,7 +67,7 @@ class Trainer:
         """Put the parts together; no file is read or written yet.
 
         Args:
-            model: On the device of ``distributed`` already.
+            model: The network, or the network with its heads. On the device of ``distributed``.
             data: With splits train and validation (which may be empty).
             objective: Fits the model's logits and the classes.
             optimizer: Over the model's parameters.
@@ -75,7 +77,8 @@ class Trainer:
             interrupt: Set when the process was asked to stop.
         """
         training = config.training
-        self.model, self.data, self.objective = model, data, objective
+        study = model if isinstance(model, StudyNetwork) else StudyNetwork(model)
+        self.study, self.model, self.data, self.objective = study, study.network, data, objective
         self.config, self.distributed = config, distributed or Distributed()
         self.num_steps = num_steps(len(data.splits["train"]), training.batch_size)
         self.metric = resolve_metric(training, len(data.classes))
@@ -87,26 +90,31 @@ class Trainer:
         }
         self.recipe = recipe(config, facts)
         selection = Selection(lower_is_better=self.metric == "val_loss")
+        self._step = Step(study, data, objective, optimizer, training, self.distributed)
         self.run = RunState(
-            model=model,
+            model=study,
             optimizer=optimizer,
+            clipping=self._step.clipping,
+            scaler=self._step.scaler,
             schedule=build_schedule(training, selection.lower_is_better),
             selection=selection,
             meter=Meter(self.distributed, self.num_steps),
-            history=History(),
+            history=History(
+                adversary=study.adversary is not None, regression=study.regression is not None
+            ),
             position=Position(),
             best_weights={},
         )
         self._outputs = Outputs(folder, data, objective, config, self.recipe, self.metric)
         self._checkpoints = Checkpoints(folder)
-        self._gradients = FlatGradients(model, self.distributed)
         self._reader = BatchReader(data, self.distributed.device)
         every_seconds = config.checkpoint.every_seconds
         self._poll = Poll(self.distributed, interrupt or Interrupt(), every_seconds)
         self._ledger: Ledger | None = None
         self._stopwatch = Stopwatch()
+        self._trained: Row = {}
         self._validation: Validation | None = None
-        self._untracked = Untracked(model)
+        self._untracked = Untracked(self.model)
         self._warned = False
         self._epoch_returned = False
 
@@ -149,10 +157,10 @@ class Trainer:
         bars = Bars(progress, epochs, self.config.training.batch_size)
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
             bars.start_epoch(run.position.epoch, run.position.step, self.num_steps)
-            loss, accuracy = self.train_epoch(progress, bars.batches)
+            self.train_epoch(progress, bars.batches)
             started = time.perf_counter()
             self.validate()
-            self._finish_epoch(loss, accuracy, time.perf_counter() - started, epochs)
+            self._finish_epoch(time.perf_counter() - started, epochs)
         bars.start_epoch(run.position.epoch, 0, self.num_steps)
         if stopped == "early_stopping":
             stalled = run.selection.epochs_since_best
@@ -174,42 +182,34 @@ class Trainer:
         if self._epoch_returned:
             self._start_next_epoch()
         run, rows = self.run, self.data.splits["train"]
-        self.model.train()
+        self.study.train()
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)
         order = epoch_order(rows, self.config.training.seed, run.position.epoch)
         self._stopwatch.start()
         while run.position.step < self.num_steps:
-            self._train_step(order)
+            self._train_step(batch_of(order, run.position.step, self.config.training.batch_size))
             run.position.step += 1
             _advance(progress, task_id)
             self._at_boundary()
         self._refuse_non_finite()
-        loss, correct = run.meter.totals()
+        self._trained = means(run.meter.totals(), len(rows))
         self._stopwatch.stop(run.position)
         self._epoch_returned = True
-        return loss / len(rows), correct / len(rows)
+        return self._trained["train_loss"] or 0.0, self._trained["train_acc"] or 0.0
 
-    def _train_step(self, order: Rows) -> None:
+    def _train_step(self, rows: Rows) -> None:
         """Take one optimizer step on one global batch."""
-        training, ranks, position = self.config.training, self.distributed, self.run.position
-        rows = batch_of(order, position.step, training.batch_size)
+        position = self.run.position
         self._seed(position.step)
-        normaliser = self.objective.normaliser(self.data.label[rows])
-        share = cut(rows, ranks.world_size, ranks.rank)
-        self._gradients.zero()
-        for index in range(training.grad_accum_split):
-            part = cut(share, training.grad_accum_split, index)
-            # an empty share adds nothing; SyncBatchNorm (CUDA) waits for every rank all the same
-            if len(part) == 0 and ranks.device.type == "cpu":
-                continue
-            batch = self._reader.read(part)
-            logits = self.model(*batch.inputs)
-            loss_sum = self.objective.loss_sum(logits, batch.label)
-            (loss_sum / normaliser).backward()
-            self.run.meter.add(position.step, loss_sum, count_correct(logits, batch.label))
-        self._gradients.reduce()
-        self.run.optimizer.step()
+        self._step.take(rows, position.step, self.strength, self.run.meter)
+
+    @property
+    def strength(self) -> float:
+        """Of the adversary in the current epoch (Ganin and Lempitsky 2015, with a linear ramp)."""
+        section = self.config.adversary
+        ramp = (self.run.position.epoch + 1) / max(1, section.anneal_epochs)
+        return section.strength * min(1.0, ramp)
 
     def _seed(self, step: int) -> None:
         """Seed one step on this rank; the steps of validation follow those of training."""
@@ -236,15 +236,27 @@ class Trainer:
             _advance(progress, task_id)
             self._at_boundary()
 
+        def forward(inputs: Sequence[Tensor]) -> Tensor:
+            with self._step.autocast():
+                outputs = self.study(*inputs)
+            parts = [outputs.logits.float().reshape(len(inputs[0]), -1)]
+            if outputs.target is not None:
+                parts.append(outputs.target.float().reshape(-1, 1))
+            return torch.cat(parts, dim=1)
+
         rows, batch_size = self.data.splits["validation"], self.config.training.batch_size
-        self._gradients.sync_buffers()
-        logits = predict_split(
-            self.model, self._reader, rows, batch_size, self.distributed, seed_batch, at_boundary
+        self._step.gradients.sync_buffers()
+        found = predict_split(
+            self.study,
+            forward,
+            self._reader,
+            rows,
+            batch_size,
+            self.distributed,
+            seed_batch,
+            at_boundary,
         )
-        result = None
-        if self.distributed.is_main:
-            label = torch.from_numpy(self.data.label[rows])
-            result = Validation.of(self.objective.mean_loss(logits, label), score(logits, label))
+        result = self._score(found, rows) if self.distributed.is_main else None
         result = self.distributed.broadcast(result)
         assert result is not None, "rank 0 has scored"
         if self.distributed.is_main:
@@ -252,18 +264,25 @@ class Trainer:
         self._validation = result
         return result.loss or 0.0, result.accuracy, result.auc or 0.0, result.f1 or 0.0
 
-    def _finish_epoch(
-        self, loss: float, accuracy: float, validation_seconds: float, epochs: int
-    ) -> None:
+    def _score(self, found: Tensor, rows: Rows) -> Validation:
+        """Score the gathered outputs of the whole split, once."""
+        batch = self._reader.targets(rows)
+        logits = found[:, : self.objective.num_outputs]
+        regression = None
+        if self.study.regression is not None:
+            regression = self.objective.mean_regression(found[:, -1], batch)
+        loss = self.objective.mean_loss(logits, batch)
+        return Validation.of(loss, score(logits, batch.label), regression)
+
+    def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""
         run, found, number = self.run, self._validation, self.run.position.epoch + 1
         value = found.by_name(self.metric) if found else None
         train_seconds = run.position.train_seconds
         rate = run.optimizer.param_groups[0]["lr"]
-        row = {
+        row: Row = {
+            **self._trained,
             "epoch": number,
-            "train_loss": loss,
-            "train_acc": accuracy,
             "val_loss": found.loss if found else None,
             "val_acc": found.accuracy if found else None,
             "val_auc": found.auc if found else None,
@@ -272,9 +291,11 @@ class Trainer:
             "learning_rate": rate,
             "seconds": train_seconds + validation_seconds,
             "samples_per_second": len(self.data.splits["train"]) / max(train_seconds, 1e-9),
+            "val_reg_loss": found.regression if found else None,
         }
-        run.history.append(row)
-        log.info("%s", epoch_line(row, epochs, self.metric, self.config.training.learning_rate))
+        row = run.history.append(row)
+        base = self.config.training.learning_rate
+        log.info("%s", epoch_line(row, epochs, self.metric, base, self.strength))
         run.schedule.observe(value)
         if run.schedule.rate(number) < rate and self.config.training.scheduler.name != "cosine":
             log.info("learning rate: %.3g -> %.3g", rate, run.schedule.rate(number))

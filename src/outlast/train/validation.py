@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +24,13 @@ class Validation:
     accuracy: float
     auc: float | None
     f1: float | None
+    regression: float | None = None
 
     @classmethod
-    def of(cls, loss: float, scores: Scores) -> "Validation":
+    def of(cls, loss: float, scores: Scores, regression: float | None = None) -> "Validation":
         """Put loss and scores together; a loss that is no number is undefined."""
-        return cls(loss if math.isfinite(loss) else None, scores.accuracy, scores.auc, scores.f1)
+        defined = loss if math.isfinite(loss) else None
+        return cls(defined, scores.accuracy, scores.auc, scores.f1, regression)
 
     def by_name(self, metric: str) -> float | None:
         """Return the metric that the config calls ``val_loss``, ``val_acc``, ..."""
@@ -48,6 +50,7 @@ class Validation:
 @torch.inference_mode()
 def predict_split(
     model: nn.Module,
+    forward: Callable[[Sequence[Tensor]], Tensor],
     reader: BatchReader,
     rows: Rows,
     batch_size: int,
@@ -55,12 +58,13 @@ def predict_split(
     seed_batch: Callable[[int], None],
     at_boundary: Callable[[], None],
 ) -> Tensor:
-    """Return float32 logits of ``rows``, shape (rows, outputs), on the host of every rank.
+    """Return float32 outputs of ``rows``, shape (rows, outputs), on the host of every rank.
 
     Unpadded shards: their sizes differ by one row at most, and with few rows some are empty.
 
     Args:
         model: Put into evaluation mode.
+        forward: Inputs of a batch -> what is wanted of it, (rows, outputs).
         reader: Of the data set.
         rows: The split.
         batch_size: Rows per forward pass of one rank.
@@ -76,7 +80,7 @@ def predict_split(
         part = batch_of(shares[distributed.rank], step, batch_size)
         if len(part):
             seed_batch(step)
-            logits.append(model(*reader.read(part).inputs).float().reshape(len(part), -1))
+            logits.append(forward(reader.read(part).inputs).float().reshape(len(part), -1))
         at_boundary()
     # a rank without a row has not seen how wide they are; with few rows, that is rank 0
     width = max(distributed.gather(logits[0].shape[1] if logits else 0))

@@ -52,7 +52,7 @@ def test_the_gradient_is_that_of_the_mean_loss_over_the_batch(tmp_path: Path, sp
         loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.label[rows]))
         expected = torch.autograd.grad(loss, list(trainer.model.parameters()))
         trainer.run.position.step = step
-        trainer._train_step(order)
+        trainer._train_step(rows)
         for parameter, gradient in zip(trainer.model.parameters(), expected, strict=True):
             assert parameter.grad is not None
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-11, atol=1e-14)

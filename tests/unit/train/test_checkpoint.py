@@ -33,6 +33,8 @@ def state(epoch: int = 1, **changes: Any) -> SavedState:
         buffers={"b": torch.arange(3)},
         best_weights={"w": torch.zeros(5, 3, dtype=torch.float64)},
         optimizer={"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 0.1}]},
+        clipping={"norms": torch.zeros(3), "count": torch.tensor(2)},
+        scaler={"scale": 2.0},
         schedule={"best": None, "bad_epochs": 0, "reductions": 2},
         selection={"best_epoch": 1, "best_value": 0.25, "epochs_since_best": 0},
         sums=[[0.1, 2.0], [0.2, 3.0]],
@@ -70,7 +72,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert loaded is not None
     for name, value in state().as_dict().items():
         found = getattr(loaded, name)
-        if name in ("weights", "buffers", "best_weights"):
+        if name in ("weights", "buffers", "best_weights", "clipping"):
             assert {k: (v.dtype, v.tolist()) for k, v in found.items()} == {
                 k: (v.dtype, v.tolist()) for k, v in value.items()
             }

@@ -5,7 +5,7 @@ import torch
 
 from outlast.distributed import Distributed
 from outlast.train import meter as meter_module
-from outlast.train.meter import Meter
+from outlast.train.meter import SUMS, Meter
 
 T = TypeVar("T")
 
@@ -19,7 +19,12 @@ class Ranks(Distributed):
 
 def add(meter: Meter, step: int, loss: float, correct: int = 0) -> None:
     """Add one part of a step."""
-    meter.add(step, torch.tensor(loss), torch.tensor(correct))
+    meter.add(step, {"loss": torch.tensor(loss), "correct": torch.tensor(correct)})
+
+
+def sums(loss: float, correct: float = 0.0) -> list[float]:
+    """The sums of a rank, without heads."""
+    return [loss, correct] + [0.0] * (len(SUMS) - 2)
 
 
 def test_totals_are_sums_over_parts_and_steps() -> None:
@@ -27,11 +32,10 @@ def test_totals_are_sums_over_parts_and_steps() -> None:
     meter = Meter(Distributed(), 3)
     for step, part in ((0, 1.25), (0, 2.0), (1, 1e-9), (2, 4.0)):
         add(meter, step, part, 3)
-    loss, correct = meter.totals()
-    assert loss == 1.25 + 2.0 + float(torch.tensor(1e-9)) + 4.0
-    assert correct == 12
+    assert meter.totals()["loss"] == 1.25 + 2.0 + float(torch.tensor(1e-9)) + 4.0
+    assert meter.totals()["correct"] == 12
     meter.start_epoch()
-    assert meter.totals() == (0.0, 0)
+    assert not any(meter.totals().values())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -78,7 +82,7 @@ def test_steps_of_a_resumed_epoch_are_named_by_their_number() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(meter_module, "RECENT", 4)
         meter = Meter(Distributed(), 12)
-        meter.load([[3.0, 2.0]])
+        meter.load([sums(3.0, 2.0)])
         for step in (7, 8, 9):
             add(meter, step, float("nan") if step == 9 else 1.0)
         assert meter.first_non_finite_step() == 9
@@ -94,20 +98,18 @@ def test_state_and_load_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "sums"),
+    ("world_size", "losses"),
     [
-        (3, [[[1.0, 2.0]], [[4.0, 8.0]], [[16.0, 32.0]]]),  # one rank per rank
-        (2, [[[21.0, 42.0]], [[0.0, 0.0]]]),  # rank 0 takes all of it
-        (1, [[[21.0, 42.0]]]),
-        (4, [[[21.0, 42.0]], [[0.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]),
+        (3, [1.0, 4.0, 16.0]),  # one rank per rank
+        (2, [21.0, 0.0]),  # rank 0 takes all of it
+        (1, [21.0]),
+        (4, [21.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_sums_of_another_number_of_ranks_load(
-    world_size: int, sums: list[list[list[float]]]
-) -> None:
+def test_sums_of_another_number_of_ranks_load(world_size: int, losses: list[float]) -> None:
     """Three ranks' sums continue on as many ranks exactly, on other numbers with equal total."""
-    saved = [[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]]
+    saved = [sums(loss, 2 * loss) for loss in (1.0, 4.0, 16.0)]
     for rank in range(world_size):
         meter = Meter(Ranks(rank, world_size), 5)
         meter.load(saved)
-        assert meter.state() == sums[rank]
+        assert meter.state() == [sums(losses[rank], 2 * losses[rank])]

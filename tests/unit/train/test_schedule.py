@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -111,3 +112,32 @@ def test_the_config_sets_plateau() -> None:
     for value in (5.0, 4.0, 4.5):
         schedule.observe(value)
     assert schedule.rate(3) == 0.1
+
+
+def test_warmup_is_a_ramp_before_every_schedule() -> None:
+    """Base x epoch / warm-up for epochs from 1; then the schedule, cosine over what is left."""
+    for name in ("none", "cosine", "reduce_on_plateau"):
+        section = TrainingSection.model_validate(
+            {"learning_rate": 0.4, "epochs": 8, "warmup_epochs": 4, "scheduler": {"name": name}}
+        )
+        schedule = build_schedule(section, lower_is_better=False)
+        rates = [schedule.rate(epoch) for epoch in range(8)]
+        assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+        assert rates[4] == pytest.approx(0.4)
+        if name == "cosine":
+            half = [(1 + math.cos(math.pi * step / 4)) / 2 for step in range(4)]
+            assert rates[4:] == pytest.approx([0.4 * (1e-6 + (1 - 1e-6) * h) for h in half])
+        else:
+            assert rates[4:] == [0.4] * 4
+
+
+def test_a_plateau_behind_a_warmup_keeps_its_state() -> None:
+    """What the ramp hides is counted and saved all the same."""
+    section = TrainingSection.model_validate(
+        {"warmup_epochs": 2, "scheduler": {"name": "reduce_on_plateau", "patience": 0}}
+    )
+    one, other = (build_schedule(section, lower_is_better=False) for _ in range(2))
+    for value in (0.5, 0.5, 0.5):
+        one.observe(value)
+    other.load_state_dict(one.state_dict())
+    assert other.rate(3) == one.rate(3) == pytest.approx(section.learning_rate / 4)

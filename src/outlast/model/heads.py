@@ -1,0 +1,185 @@
+"""Auxiliary heads on the representation: an adversary against a confound, a regression."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outlast.errors import ModelError
+
+AUTO_HEADS = ("head", "classifier", "fc")
+HIDDEN = 64
+
+
+class _Reversal(torch.autograd.Function):
+    """Identity forward; the gradient times -strength backward (Ganin and Lempitsky 2015)."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, strength: float) -> Tensor:
+        ctx.strength = strength
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return -ctx.strength * gradients[0], None
+
+
+def reverse_gradient(values: Tensor, strength: float) -> Tensor:
+    """Return ``values`` as they are; their gradient is multiplied by ``-strength``."""
+    result: Tensor = _Reversal.apply(values, strength)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _perceptron(features: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs))
+
+
+class Adversary(nn.Module):
+    """Tells the confound from the representation, which learns to give nothing away."""
+
+    def __init__(self, features: int, categories: int) -> None:
+        """Linear(features, 64), ReLU, Linear(64, categories)."""
+        super().__init__()
+        self.layers = _perceptron(features, categories)
+
+    def forward(self, representation: Tensor, strength: float) -> Tensor:
+        """Return logits (rows, categories). ``strength`` scales the reversed gradient only."""
+        logits: Tensor = self.layers(reverse_gradient(representation, strength))
+        return logits
+
+
+class Regression(nn.Module):
+    """Predicts a continuous target from the representation."""
+
+    def __init__(self, features: int, unit: bool, mean: float = 0.0, std: float = 1.0) -> None:
+        """Linear(features, 64), ReLU, Linear(64, 1).
+
+        Args:
+            features: Of the representation.
+            unit: A sigmoid follows, for targets in [0, 1].
+            mean: Of the training targets; predictions are on the standardized scale.
+            std: The same, standard deviation.
+        """
+        super().__init__()
+        self.layers = _perceptron(features, 1)
+        self.unit = unit
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("std", torch.tensor(std))
+        self.mean: Tensor
+        self.std: Tensor
+
+    def forward(self, representation: Tensor) -> Tensor:
+        """Return predictions (rows,): in [0, 1], or standardized by ``mean`` and ``std``."""
+        value: Tensor = self.layers(representation).squeeze(1)
+        return value.sigmoid() if self.unit else value
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one forward pass gives.
+
+    Attributes:
+        logits: (rows, outputs) or (rows,).
+        confound: Logits of the adversary, (rows, categories); None without one.
+        target: Prediction of the regression, (rows,), on its own scale; None without one.
+    """
+
+    logits: Tensor
+    confound: Tensor | None = None
+    target: Tensor | None = None
+
+
+class StudyNetwork(nn.Module):
+    """The network of a study with its heads: what is trained, clipped and saved as one."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        head: str = "auto",
+        adversary: Adversary | None = None,
+        regression: Regression | None = None,
+    ) -> None:
+        """Put them together.
+
+        Args:
+            network: Gives the logits.
+            head: Module of the network whose input is the representation; looked for only when
+                there is a head to read it.
+            adversary: Or None.
+            regression: Or None.
+
+        Raises:
+            ModelError: The network has no such module.
+        """
+        super().__init__()
+        self.network = network
+        self.adversary, self.regression = adversary, regression
+        self._read: list[Tensor] = []
+        if adversary is not None or regression is not None:
+            find_head(network, head).register_forward_pre_hook(self._keep)
+
+    def _keep(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._read[:] = [inputs[0].flatten(1)]
+
+    def forward(self, *inputs: Tensor, strength: float = 0.0) -> Outputs:
+        """Return logits, and what the heads say.
+
+        Args:
+            inputs: As the network takes them, float32.
+            strength: Of the adversary at this epoch.
+        """
+        logits: Tensor = self.network(*inputs)
+        if not self._read:
+            return Outputs(logits)
+        representation = self._read.pop()
+        return Outputs(
+            logits,
+            None if self.adversary is None else self.adversary(representation, strength),
+            None if self.regression is None else self.regression(representation),
+        )
+
+
+def split_weights(weights: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state dict of the network alone, and that of the heads."""
+    prefix = "network."
+    network = {key[len(prefix) :]: v for key, v in weights.items() if key.startswith(prefix)}
+    return network, {key: v for key, v in weights.items() if not key.startswith(prefix)}
+
+
+def find_head(network: nn.Module, name: str) -> nn.Module:
+    """Return the final classification layer, whose input is the representation.
+
+    Raises:
+        ModelError: There is none of that name, or under ``auto`` of none of the usual ones.
+    """
+    found = dict(network.named_modules())
+    names = AUTO_HEADS if name == "auto" else (name,)
+    for candidate in names:
+        module: nn.Module | None = found.get(candidate)
+        if candidate and module is not None:
+            return module
+    children = ", ".join(key for key, _ in network.named_children()) or "none"
+    raise ModelError(
+        f"model.head: the network has no module {' or '.join(names)}, whose input would be the"
+        f" representation; its modules are {children}: name the last layer"
+    )
+
+
+def count_features(network: nn.Module, head: str, inputs: list[Tensor]) -> int:
+    """Return the width of the representation, from one forward pass in evaluation mode."""
+    width: list[int] = []
+    hook = find_head(network, head).register_forward_pre_hook(
+        lambda _, given: width.append(given[0].flatten(1).shape[1])
+    )
+    training = network.training
+    with torch.no_grad():
+        network.eval()(*inputs)
+    network.train(training)
+    hook.remove()
+    if not width:
+        raise ModelError(
+            f"model.head: {head} takes no part in the network's forward(), so that it has no"
+            " representation as its input; name the last layer that does"
+        )
+    return width[0]
