@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from outlast.errors import ConfigError
+from outlast.metric_names import EXAMPLES, PATTERN, check_metric
 
 BUILT_IN_SOURCES = ("digits", "breast_cancer", "iris", "wine")
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scalar = bool | int | float | str
 Network = Annotated[str, Field(pattern=r"^(mlp|cnn1d|cnn2d|[\w./~-]+:[A-Za-z_]\w*)$")]
-SelectionMetric = Literal["auto", "val_auc", "val_f1", "val_acc", "val_loss"]
+SelectionMetric = Annotated[str, BeforeValidator(check_metric)]
 LossName = Literal["auto", "bce", "cross_entropy"]
 
 
@@ -128,7 +136,13 @@ class TrainingSection(Section):
     selection_metric: SelectionMetric = Field(
         "auto",
         description="Metric on the validation split that decides which epoch is best. `auto`:"
-        " `val_auc` for two classes, `val_f1` (macro) for more. `val_loss`: lower is better.",
+        " `val_auc` for two classes, `val_f1` (macro) for more. `val_loss`: lower is better. For"
+        " two classes only, each with a number above 0, at most 1 (`tpr_at_fpr`: at least 0, below"
+        " 1): `tpr_at_fpr:F`, true positive rate at false positive rate F;"
+        " `callable_at_precision:P`, largest share of rows, most confident first, whose calls have"
+        " accuracy P; `precision_at_recall:R` and `recall_at_precision:P`, best over thresholds.",
+        examples=list(EXAMPLES),
+        json_schema_extra={"pattern": PATTERN},
     )
     seed: int = Field(0, ge=0, description="Seed of initial weights, order of rows and dropout.")
 

@@ -126,6 +126,8 @@ def _legal(field: FieldInfo) -> str:
         return ", ".join([_NUMBERS[kind], *_bounds(field)])
     if kind is bool:
         return "`true`, `false`"
+    if field.examples:  # text whose form a pattern checks
+        return ", ".join(f"`{example}`" for example in field.examples)
     plain = {str: "text", list: "list", dict: "mapping"}
     kinds = [kind] if (get_origin(kind) or kind) in plain else get_args(kind)
     return " or ".join(plain[get_origin(k) or k] for k in kinds if k is not type(None))

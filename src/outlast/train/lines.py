@@ -1,5 +1,6 @@
 """The lines of the log, as text."""
 
+from outlast.metric_names import operating_point
 from outlast.train.history import Row
 
 _SHOWN = (
@@ -22,6 +23,8 @@ def epoch_line(row: Row, epochs: int, metric: str, base_rate: float) -> str:
             f"{word} {_number(row[key])}{' [*]' if key == metric else ''}" for key, word in _SHOWN
         ]
         parts.append(f"val {' '.join(shown)}")
+        if operating_point(metric):
+            parts.append(f"{metric} {_number(row['val_selection'])} [*]")
     rate = row["learning_rate"]
     if rate != base_rate:
         parts.append(f"lr {rate:.3g}")

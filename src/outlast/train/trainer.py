@@ -73,6 +73,9 @@ class Trainer:
             folder: For the outputs and the rolling state. Must exist.
             distributed: The ranks; one by default.
             interrupt: Set when the process was asked to stop.
+
+        Raises:
+            ConfigError: The selection metric is for two classes, and the data have more.
         """
         training = config.training
         self.model, self.data, self.objective = model, data, objective
@@ -244,7 +247,8 @@ class Trainer:
         result = None
         if self.distributed.is_main:
             label = torch.from_numpy(self.data.label[rows])
-            result = Validation.of(self.objective.mean_loss(logits, label), score(logits, label))
+            scores = score(logits, label, self.metric)
+            result = Validation.of(self.objective.mean_loss(logits, label), scores)
         result = self.distributed.broadcast(result)
         assert result is not None, "rank 0 has scored"
         if self.distributed.is_main:
