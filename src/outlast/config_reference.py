@@ -130,6 +130,8 @@ def _legal(field: FieldInfo) -> str:
         return "`true`, `false`"
     if words := _words(kind):
         return ", ".join([*words, "list"])
+    if field.examples:  # text whose form a pattern checks
+        return ", ".join(f"`{example}`" for example in field.examples)
     plain = {str: "text", list: "list", dict: "mapping"}
     kinds = [kind] if (get_origin(kind) or kind) in plain else get_args(kind)
     return " or ".join(plain[get_origin(k) or k] for k in kinds if k is not type(None))

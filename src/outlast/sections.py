@@ -6,14 +6,16 @@ config/README.md and workflow/schemas/config.schema.json are generated from it (
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from outlast.metric_names import EXAMPLES, PATTERN, check_metric
 
 BUILT_IN_SOURCES = ("digits", "breast_cancer", "iris", "wine", "diabetes")
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scalar = bool | int | float | str
 Network = Annotated[str, Field(pattern=r"^(mlp|cnn1d|cnn2d|[\w./~-]+:[A-Za-z_]\w*)$")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-SelectionMetric = Literal["auto", "val_auc", "val_f1", "val_acc", "val_loss"]
+SelectionMetric = Annotated[str, BeforeValidator(check_metric)]
 LossName = Literal[
     "auto", "bce", "focal", "cross_entropy", "noise_corrected_bce", "noise_corrected_ce"
 ]
@@ -209,7 +211,13 @@ class TrainingSection(Section):
     selection_metric: SelectionMetric = Field(
         "auto",
         description="Metric on the validation split that decides which epoch is best. `auto`:"
-        " `val_auc` for two classes, `val_f1` (macro) for more. `val_loss`: lower is better.",
+        " `val_auc` for two classes, `val_f1` (macro) for more. `val_loss`: lower is better. For"
+        " two classes only, each with a number above 0, at most 1 (`tpr_at_fpr`: at least 0, below"
+        " 1): `tpr_at_fpr:F`, true positive rate at false positive rate F;"
+        " `callable_at_precision:P`, largest share of rows, most confident first, whose calls have"
+        " accuracy P; `precision_at_recall:R` and `recall_at_precision:P`, best over thresholds.",
+        examples=list(EXAMPLES),
+        json_schema_extra={"pattern": PATTERN},
     )
     warmup_epochs: int = Field(
         0, ge=0, description="Epochs over which the learning rate grows linearly to the base."

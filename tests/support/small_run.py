@@ -29,7 +29,7 @@ class Net(nn.Module):
         self.masks: list[Tensor] = []
 
     def forward(self, rows: Tensor) -> Tensor:
-        hidden = self.body(rows.to(self.body.weight.dtype))
+        hidden = self.body(rows.to(next(self.parameters()).dtype))
         if self.training:
             self.masks.append(self.dropout(torch.ones_like(hidden)))
             hidden = hidden * self.masks[-1]

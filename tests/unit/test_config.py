@@ -242,3 +242,54 @@ def test_advice_is_in_the_words_of_a_user(sections: dict, advice: str):
     """Not in those of the library that checks."""
     (problem,) = problems_of(**sections)
     assert advice in problem
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("val_acc", "val_acc"),
+        ("tpr_at_fpr:0", "tpr_at_fpr:0"),
+        ("tpr_at_fpr:1e-2", "tpr_at_fpr:0.01"),
+        ("tpr_at_fpr:.010", "tpr_at_fpr:0.01"),
+        ("callable_at_precision:0.90", "callable_at_precision:0.9"),
+        ("precision_at_recall:1.0", "precision_at_recall:1"),
+        ("recall_at_precision:0.00001", "recall_at_precision:1e-05"),
+    ],
+)
+def test_a_selection_metric_has_one_spelling(written: str, kept: str):
+    """The recipe of a run compares text: two ways to write a number must not be two recipes."""
+    config = parse(LEAST | {"training": {"selection_metric": written}})
+    assert config.training.selection_metric == kept
+    assert parse(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("written", "advice"),
+    [
+        ("val_los", "did you mean val_loss?"),
+        ("accuracy", "legal here: auto, val_auc, val_f1, val_acc, val_loss, tpr_at_fpr:NUMBER"),
+        ("val_f1:0.5", "did you mean val_f1?"),
+        ("tpr_at_frp:0.01", "did you mean tpr_at_fpr:0.01?"),
+        ("val_TPR_at_FPR: 0.05", "did you mean tpr_at_fpr:0.05?"),
+        ("precision_at_recal:90", "did you mean precision_at_recall:0.9?"),
+        ("zzz", "precision_at_recall:NUMBER, recall_at_precision:NUMBER"),
+        ("", "legal here: auto, val_auc, val_f1, val_acc, val_loss, tpr_at_fpr:NUMBER"),
+        ("tpr_at_fpr", "must be at least 0 and below 1, as in tpr_at_fpr:0.01"),
+        ("tpr_at_fpr:", "must be at least 0 and below 1, as in tpr_at_fpr:0.01"),
+        ("tpr_at_fpr:1", "must be at least 0 and below 1, as in tpr_at_fpr:0.01"),
+        ("tpr_at_fpr:-0.1", "must be at least 0 and below 1, as in tpr_at_fpr:0.01"),
+        ("tpr_at_fpr:nan", "must be at least 0 and below 1, as in tpr_at_fpr:0.01"),
+        ("tpr_at_fpr:0.1:0.2", "must be at least 0 and below 1, as in tpr_at_fpr:0.01"),
+        ("callable_at_precision:0", "must be above 0 and at most 1, as in callable_at_precision:0"),
+        ("recall_at_precision:0.0", "must be above 0 and at most 1, as in recall_at_precision:0.9"),
+        ("precision_at_recall:1.01", "must be above 0 and at most 1, as in precision_at_recall"),
+        ("precision_at_recall:9e999", "must be above 0 and at most 1, as in precision_at_recall"),
+        ({"tpr_at_fpr": 0.01}, "write it as one word, such as val_f1 or tpr_at_fpr:0.01"),
+        (0.9, "write it as one word, such as val_f1 or tpr_at_fpr:0.01"),
+    ],
+)
+def test_a_wrong_selection_metric_is_told_what_to_write(written: object, advice: str):
+    """Misspelt or out of range: one line with key, value, and the nearest legal thing."""
+    (problem,) = problems_of(training={"selection_metric": written})
+    assert problem.startswith(f"training.selection_metric: {written!r} is not allowed; ")
+    assert advice in problem

@@ -7,7 +7,9 @@ import jsonschema
 import pytest
 import yaml
 
+from outlast.config import parse
 from outlast.config_reference import MARK, README, SCHEMA, json_schema, main, reference_table
+from outlast.metric_names import EXAMPLES
 from outlast.sections import Config, Section
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,7 @@ def test_every_key_has_a_row_with_default_values_and_meaning():
     assert rows["data.split.test"][1:3] == ["`0.15`", "number, at least 0, below 1"]
     assert rows["data.source"][1] == "required"
     assert rows["launch.device"][2] == "`auto`, `cpu`, `cuda`"
+    assert "`val_loss`, `tpr_at_fpr:0.01`, " in rows["training.selection_metric"][2]
     assert rows["data.inputs"][2] == "list or mapping"
 
 
@@ -87,3 +90,14 @@ def test_the_schema_says_what_each_key_means():
     key = json.loads((ROOT / SCHEMA).read_text())["$defs"]["TrainingSection"]["properties"]
     assert key["epochs"]["default"] == 50
     assert "Passes over the training split" in key["epochs"]["description"]
+
+
+@pytest.mark.parametrize("metric", [*EXAMPLES, "tpr_at_fpr:1e-05", "recall_at_precision:1"])
+def test_the_schema_accepts_a_checked_selection_metric(metric):
+    """Snakemake holds the checked values against the schema; what the code writes must pass."""
+    training = parse({"data": {"source": "digits"}, "training": {"selection_metric": metric}})
+    validator = jsonschema.Draft202012Validator(json_schema())
+    validator.validate(training.model_dump(mode="json"))
+    for wrong in (f"{metric}x", f"x{metric}", "tpr_at_fpr", "val_f1:0.5"):
+        content = {"data": {"source": "digits"}, "training": {"selection_metric": wrong}}
+        assert not validator.is_valid(content), wrong

@@ -61,7 +61,8 @@ def evaluate(
     logits = predict_logits(model_file, data, rows, device)
     label = torch.from_numpy(np.asarray(data.label)[rows])
     metrics = {"split": split, "data_of_training": model_file.data_content == data.content}
-    metrics |= measure(logits, label, data.classes) | _origin(model_file)
+    origin = _origin(model_file)
+    metrics |= measure(logits, label, data.classes, origin["selection_metric"]) | origin
     out_folder.mkdir(parents=True, exist_ok=True)
     table = tabulate_predictions(logits, label, rows, data.classes)
     content = io.BytesIO()
@@ -96,13 +97,17 @@ def _held_out_split(data: DataSet) -> str:
     )
 
 
-def measure(logits: Tensor, label: Tensor, classes: list[str]) -> dict[str, Any]:
+def measure(
+    logits: Tensor, label: Tensor, classes: list[str], selection_metric: str = "auto"
+) -> dict[str, Any]:
     """Return the metrics of a whole split as plain values; None where undefined.
 
     Args:
         logits: float32, shape (N, K), or (N, 1) for two classes; N > 0.
         label: int64, shape (N,).
         classes: K names.
+        selection_metric: A parametric one, such as ``tpr_at_fpr:0.01``, is measured on these rows
+            too, under its name and at their own threshold; the others are here in any case.
 
     Returns:
         ``loss`` is the mean cross-entropy in nats, without weights or smoothing, summed in
@@ -110,7 +115,7 @@ def measure(logits: Tensor, label: Tensor, classes: list[str]) -> dict[str, Any]
         more: macro averages.
     """
     loss = bce if logits.shape[1] == 1 else cross_entropy
-    scores = score(logits, label)
+    scores = score(logits, label, selection_metric)
     confusion = count_confusion(label, decide(logits), len(classes))
     return {
         "rows": len(label),
@@ -118,6 +123,7 @@ def measure(logits: Tensor, label: Tensor, classes: list[str]) -> dict[str, Any]
         "accuracy": scores.accuracy,
         "f1": scores.f1,
         "auc": scores.auc,
+        **scores.points,
         "classes": classes,
         "positive_class": classes[1] if len(classes) == 2 else None,  # of F1 and AUROC
         "confusion": confusion.tolist(),

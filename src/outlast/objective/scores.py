@@ -4,24 +4,31 @@ Our own and not scikit-learn's: importing that costs every rank 1.6 s, and undef
 be None here, never 0 and never a warning. The tests hold them equal to scikit-learn.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from outlast.metric_names import operating_point
 from outlast.objective.objective import decide
+from outlast.objective.operating_points import measure_at
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of one split. None: undefined, because a class that it needs is absent."""
+    """Metrics of one split. None: undefined, because a class that it needs is absent.
+
+    ``points`` holds the parametric metric that was asked for under its name, or nothing.
+    """
 
     accuracy: float
     f1: float | None
     auc: float | None
+    points: Mapping[str, float | None] = field(default_factory=dict)
 
 
-def score(logits: Tensor, label: Tensor) -> Scores:
+def score(logits: Tensor, label: Tensor, metric: str = "auto") -> Scores:
     """Score the predictions of a whole split.
 
     Two classes: threshold 0.5, F1 and AUROC of class 1. More: macro F1 and macro one-vs-rest
@@ -30,19 +37,24 @@ def score(logits: Tensor, label: Tensor) -> Scores:
     Args:
         logits: Shape (rows, classes), (rows, 1) or (rows,); at least one row.
         label: int64, shape (rows,).
+        metric: A parametric selection metric such as ``tpr_at_fpr:0.01``, for two classes only,
+            is computed too; any other adds nothing.
     """
     logits, label = logits.cpu(), label.cpu()
+    points: dict[str, float | None] = {}
     predicted = decide(logits)
     probability = probabilities(logits)
     if probability.shape[1] == 2:
         # the logit and not the probability: float64 saturates too, order of logits does not
         margin = logits.reshape(-1) if logits.numel() == len(label) else logits[:, 1] - logits[:, 0]
         f1, auc = f1_score(predicted == 1, label == 1), auroc(margin, label == 1)
+        if point := operating_point(metric):
+            points[metric] = measure_at(point, margin, label == 1)
     else:
         present = [int(index) for index in label.unique()]
         f1 = _mean([f1_score(predicted == index, label == index) for index in present])
         auc = _mean([auroc(probability[:, index], label == index) for index in present])
-    return Scores(float((predicted == label).double().mean()), f1, auc)
+    return Scores(float((predicted == label).double().mean()), f1, auc, points)
 
 
 def probabilities(logits: Tensor) -> Tensor:

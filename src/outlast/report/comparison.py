@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from outlast.report.ranking import Setting, Summary
-from outlast.report.results import METRIC_WORDS, SCORE_OF_METRIC
+from outlast.report.results import score_of, words_of
 from outlast.report.style import BLACK, BLUE, GREY, PALE, VERMILION, figure_file
 from outlast.report.wording import wrap_name
 
@@ -50,9 +50,9 @@ def draw_comparison(settings: Sequence[Setting], out_png: Path, title: str) -> N
 def _panels(settings: Sequence[Setting]) -> list[Panel]:
     """Return split, words, replicates and summaries of one or two panels."""
     first = settings[0].runs[0]
-    metric, split = first.selection_metric or "", first.split
-    score = SCORE_OF_METRIC.get(metric, "accuracy")
-    words = METRIC_WORDS.get(metric, "accuracy")
+    metric, split = first.selection_metric, first.split
+    score = score_of(metric)
+    words = words_of(metric) if metric else score
     words += " (nats per row)" if score == "loss" else " (0 to 1)"
     panels: list[Panel] = []
     if any(run.selection is not None for setting in settings for run in setting.runs):

@@ -9,10 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from outlast.report.results import METRIC_WORDS, read_json
+from outlast.report.results import read_json, words_of
 from outlast.report.style import BLACK, BLUE, GREEN, GREY, VERMILION, figure_file
 
 Series = Sequence[float | None]
+
+# characters that are left for the last entry of the legends
+WIDEST_SCORE, WIDEST_BEST = 40, 64
 
 
 def curves(history_path: Path, out_png: Path, title: str) -> None:
@@ -82,7 +85,8 @@ def _draw_scores(axes: Axes, history: Mapping[str, Any]) -> None:
     chosen = " (selection)" if metric == "val_acc" else ""
     _draw(axes, epochs, history["val_acc"], VERMILION, f"validation accuracy{chosen}")
     if metric not in (None, "val_acc", "val_loss"):
-        words = f"validation {METRIC_WORDS.get(metric, metric)} (selection)"
+        words = f"validation {words_of(metric)} (selection)"
+        words = _break(words, " at ", WIDEST_SCORE)
         _draw(axes, epochs, history["val_selection"], GREEN, words, style="--")
     axes.set_ylabel("score (0 to 1)")
 
@@ -119,4 +123,11 @@ def _best_words(history: Mapping[str, Any]) -> str:
     if best["val_selection"] is None:
         return f"kept: {epochs}"  # nothing was compared, so none is called the best
     value = f"{best['val_selection']:.4g}"
-    return f"best: {epochs}; validation {METRIC_WORDS.get(metric, metric)} {value}"
+    return _break(
+        f"best: {epochs}; validation {words_of(metric)} = {value}", " validation", WIDEST_BEST
+    )
+
+
+def _break(words: str, before: str, width: int) -> str:
+    """Break a legend that is too wide: it would take its width from the panels."""
+    return words if len(words) <= width else words.replace(before, f"\n{before.lstrip()}")

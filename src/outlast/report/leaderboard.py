@@ -16,7 +16,7 @@ from outlast.files import write_atomically
 from outlast.report.comparison import draw_comparison
 from outlast.report.confusion import confusion
 from outlast.report.ranking import Setting, rank
-from outlast.report.results import METRIC_WORDS, SCORES, RunResult, read_results
+from outlast.report.results import RunResult, read_results, score_of, words_of
 from outlast.report.wording import wrap_name
 
 PIPED_WIDTH = 100  # columns of a log file; rich would assume 80
@@ -70,9 +70,9 @@ def _setting_row(place: int, setting: Setting) -> dict[str, Any]:
         "selection_sd": setting.selection.sd,
         "split": best.split,
     }
-    for score in SCORES:
-        row[f"{score}_mean"] = setting.scores[score].mean
-        row[f"{score}_sd"] = setting.scores[score].sd
+    for score, summary in setting.scores.items():
+        row[f"{score}_mean"] = summary.mean
+        row[f"{score}_sd"] = summary.sd
     return row | {"best_epoch_mean": setting.best_epoch, "best_run": best.name}
 
 
@@ -123,11 +123,8 @@ def _read_table(path: Path) -> list[dict[str, str]]:
 
 
 def _shown_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    # in a narrow terminal two of the test scores; all of them are in the file
-    shown = {"accuracy": "accuracy", "f1": "F1", "auc": "AUROC"}
-    if width < WIDE:
-        shown.pop("auc" if rows[0]["selection_metric"] != "val_auc" else "f1")
     metric, split = rows[0]["selection_metric"], rows[0]["split"]
+    shown = _shown_scores(metric, width)
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -138,7 +135,7 @@ def _shown_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("setting", overflow="fold", min_width=12)
     table.add_column("n", justify="right", no_wrap=True)
-    table.add_column(f"validation\n{METRIC_WORDS.get(metric, metric)}", no_wrap=True)
+    table.add_column(f"validation\n{_heading(metric)}", no_wrap=True)
     for words in shown.values():
         table.add_column(f"{split}\n{words}", no_wrap=True)
     for row in rows:
@@ -152,6 +149,21 @@ def _shown_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
             style="bold" if best else "",
         )
     return table
+
+
+def _shown_scores(metric: str, width: int) -> dict[str, str]:
+    """Return which test scores are shown, with their headings; all of them are in the file."""
+    shown = {"accuracy": "accuracy", "f1": "F1", "auc": "AUROC"}
+    if (own := score_of(metric)) == metric:  # a parametric one has no column among these
+        shown = {own: _heading(own), "accuracy": "accuracy", "auc": "AUROC"}
+    if width < WIDE:  # room for two of them
+        shown.pop("f1" if metric == "val_auc" else "auc")
+    return shown
+
+
+def _heading(metric: str) -> str:
+    # three short lines: the widest word must not widen its column beyond the numbers
+    return words_of(metric).replace(" at ", " at\n")
 
 
 def _shown_summary(row: Mapping[str, str], name: str) -> str:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outlast.report.results import SCORES, RunResult
+from outlast.report.results import RunResult
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _make_setting(name: str, runs: list[RunResult], lower_first: bool) -> Settin
         name=name,
         runs=sorted(runs, key=lambda run: _place(run.selection, run.name, lower_first)),
         selection=summarize([run.selection for run in runs]),
-        scores={score: summarize([run.scores[score] for run in runs]) for score in SCORES},
+        scores={score: summarize([run.scores[score] for run in runs]) for score in runs[0].scores},
         best_epoch=statistics.fmean(run.best_epoch for run in runs),
     )
 

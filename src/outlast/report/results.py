@@ -8,11 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import DataError
+from outlast.metric_names import metric_words
 
 SCORES = ("accuracy", "f1", "auc", "loss")
-# selection metric -> the score of metrics.json that measures the same thing
-SCORE_OF_METRIC = {"val_acc": "accuracy", "val_f1": "f1", "val_auc": "auc", "val_loss": "loss"}
-METRIC_WORDS = {"val_acc": "accuracy", "val_f1": "F1", "val_auc": "AUROC", "val_loss": "loss"}
+_SCORE_OF_METRIC = {"val_acc": "accuracy", "val_f1": "f1", "val_auc": "auc", "val_loss": "loss"}
+_WORDS = {"val_acc": "accuracy", "val_f1": "F1", "val_auc": "AUROC", "val_loss": "loss"}
+
+
+def score_of(metric: str | None) -> str:
+    """Return the score of metrics.json that measures what this selection metric measures.
+
+    A parametric one is there under its own name. Without any: the accuracy.
+    """
+    if metric and metric_words(metric):
+        return metric
+    return _SCORE_OF_METRIC.get(metric or "", "accuracy")
+
+
+def words_of(metric: str) -> str:
+    """Return what people call a selection metric: ``AUROC``, ``TPR at FPR 0.01``."""
+    return _WORDS.get(metric) or metric_words(metric) or metric
 
 
 @dataclass(frozen=True)
@@ -23,7 +38,8 @@ class RunResult:
         selection_metric: What chose the epoch, such as ``val_f1``; None without validation.
         selection: Its value on the validation split; None where undefined.
         split: Split that ``scores`` were computed on: ``test``, or ``validation`` without one.
-        scores: One value, or None where undefined, for each name of ``SCORES``.
+        scores: One value, or None where undefined, for each name of ``SCORES``, and for the
+            selection metric where that is a parametric one.
         metrics_file: Where ``scores`` were read from.
     """
 
@@ -87,15 +103,17 @@ def _read_run(name: str, setting: str, folder: Path) -> RunResult:
     metrics_file = folder / "test" / "metrics.json"
     metrics = read_json(metrics_file)
     try:
+        metric = history["selection_metric"]
+        names = dict.fromkeys([*SCORES, score_of(metric)])
         return RunResult(
             name=name,
             setting=setting,
-            selection_metric=history["selection_metric"],
+            selection_metric=metric,
             selection=_number(history["best"]["val_selection"]),
             best_epoch=int(history["best"]["epoch"]),
             stopped=str(history["stopped"]),
             split=metrics["split"],
-            scores={score: _number(metrics[score]) for score in SCORES},
+            scores={score: _number(metrics[score]) for score in names},
             metrics_file=metrics_file,
         )
     except KeyError as error:

@@ -1,5 +1,6 @@
 """The lines of the log, as text."""
 
+from outlast.metric_names import operating_point
 from outlast.train.history import Row
 
 _SHOWN = (
@@ -30,6 +31,8 @@ def epoch_line(row: Row, epochs: int, metric: str, base_rate: float, strength: f
             f"{word} {_number(row[key])}{' [*]' if key == metric else ''}" for key, word in _SHOWN
         ]
         parts.append(f"val {' '.join(shown)}")
+        if operating_point(metric):
+            parts.append(f"{metric} {_number(row['val_selection'])} [*]")
     if "train_adv_loss" in row:
         words = f"loss {_number(row['train_adv_loss'])} acc {_number(row['train_adv_acc'])}"
         parts.append(f"adversary {words} lambda {strength:.3g}")

@@ -75,6 +75,9 @@ class Trainer:
             folder: For the outputs and the rolling state. Must exist.
             distributed: The ranks; one by default.
             interrupt: Set when the process was asked to stop.
+
+        Raises:
+            ConfigError: The selection metric is for two classes, and the data have more.
         """
         training = config.training
         study = model if isinstance(model, StudyNetwork) else StudyNetwork(model)
@@ -272,7 +275,7 @@ class Trainer:
         if self.study.regression is not None:
             regression = self.objective.mean_regression(found[:, -1], batch)
         loss = self.objective.mean_loss(logits, batch)
-        return Validation.of(loss, score(logits, batch.label), regression)
+        return Validation.of(loss, score(logits, batch.label, self.metric), regression)
 
     def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""

@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +18,34 @@ log = logging.getLogger("outlast")
 
 @dataclass(frozen=True)
 class Validation:
-    """Metrics of the validation split. None: undefined."""
+    """Metrics of the validation split. None: undefined. ``points``: as in ``Scores``."""
 
     loss: float | None
     accuracy: float
     auc: float | None
     f1: float | None
+    points: Mapping[str, float | None] = field(default_factory=dict)
     regression: float | None = None
 
     @classmethod
     def of(cls, loss: float, scores: Scores, regression: float | None = None) -> "Validation":
         """Put loss and scores together; a loss that is no number is undefined."""
         defined = loss if math.isfinite(loss) else None
-        return cls(defined, scores.accuracy, scores.auc, scores.f1, regression)
+        return cls(defined, scores.accuracy, scores.auc, scores.f1, scores.points, regression)
 
     def by_name(self, metric: str) -> float | None:
-        """Return the metric that the config calls ``val_loss``, ``val_acc``, ..."""
+        """Return the metric that the config calls ``val_loss``, ``tpr_at_fpr:0.01``, ..."""
         return {
             "val_loss": self.loss,
             "val_acc": self.accuracy,
             "val_auc": self.auc,
             "val_f1": self.f1,
+            **self.points,
         }[metric]
 
     def undefined(self) -> list[str]:
         """Name the metrics that are undefined."""
-        names = ("val_loss", "val_auc", "val_f1")
+        names = ("val_loss", "val_auc", "val_f1", *self.points)
         return [name for name in names if self.by_name(name) is None]
 
 

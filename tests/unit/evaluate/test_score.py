@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from outlast.data.store import open_data, prepare
 from outlast.errors import DataError
 from outlast.evaluate.score import evaluate, measure
 from outlast.model.build import build_network
-from outlast.model.file import ModelFile
+from outlast.model.file import ModelFile, load_model_file
 from outlast.sections import DataSection, ModelSection
 
 
@@ -180,3 +181,28 @@ def test_evaluation_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         evaluate(model_path, data_folder, tmp_path / name)
     for file in ("metrics.json", "predictions.parquet"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_an_operating_point_that_selected_is_measured_on_the_test_rows() -> None:
+    """Under its own name, at the threshold of these rows; absent for other metrics."""
+    label = torch.arange(300) % 2
+    logits = noisy_logits(label, 2)
+    margin = (logits[:, 1] - logits[:, 0]).numpy()
+    found = measure(logits, label, ["no", "yes"], "tpr_at_fpr:0.05")
+    alarms, rate, _ = reference.roc_curve(label.numpy(), margin)
+    assert found["tpr_at_fpr:0.05"] == pytest.approx(np.interp(0.05, alarms, rate))
+    plain = measure(logits, label, ["no", "yes"], "val_auc")
+    assert found.keys() - plain.keys() == {"tpr_at_fpr:0.05"}
+
+
+def test_metrics_json_has_the_operating_point_of_the_model(tmp_path: Path) -> None:
+    """The model file says what selected its epoch; None is kept where it is undefined."""
+    model_path, data_folder = write_experiment(tmp_path, source="breast_cancer")
+    model = load_model_file(model_path)
+    metric = "recall_at_precision:0.9"
+    replace(model, best={**model.best, "selection_metric": metric}).save(model_path)
+    evaluate(model_path, data_folder, tmp_path / "out")
+    stored = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert 0 <= stored[metric] <= 1
+    one_class = measure(torch.ones(4, 1), torch.ones(4, dtype=torch.int64), ["a", "b"], metric)
+    assert one_class[metric] is None

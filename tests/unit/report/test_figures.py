@@ -5,9 +5,12 @@ import pytest
 from PIL import Image
 from results_on_disk import make_history, make_metrics, write_experiment, write_json
 
+from outlast.report.comparison import _panels
 from outlast.report.confusion import confusion
 from outlast.report.curves import curves
 from outlast.report.leaderboard import collect
+from outlast.report.ranking import rank
+from outlast.report.results import read_results
 from outlast.report.style import BLUE, GREEN, VERMILION
 
 Settings = dict[str, list[tuple[float | None, float | None]]]
@@ -166,3 +169,32 @@ def test_the_same_file_is_drawn_twice(tmp_path: Path) -> None:
     curves(path, tmp_path / "one.png", "run")
     curves(path, tmp_path / "two.png", "run")
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+@pytest.mark.parametrize("metric", ["tpr_at_fpr:0.01", "callable_at_precision:0.9999"])
+def test_an_operating_point_fits_the_figures(tmp_path: Path, metric: str) -> None:
+    """Its longer words leave the panels their width; its line and both panels are drawn."""
+    history = make_history([0.1 + 0.02 * k for k in range(30)], metric)
+    pixels = draw_curves(tmp_path, history | {"stopped": "early_stopping"})
+    # without words the panels reach the right margin; their lowest line is the axis
+    reach = [np.nonzero((row < 120).all(axis=-1))[0].max(initial=0) for row in pixels[780:860]]
+    assert max(reach) > 1150
+    assert count_colour(pixels, GREEN) > 300
+    assert ink_at_border(pixels) == 0
+    settings: Settings = {"a": [(0.8, 0.7), (0.7, 0.6)], "b": [(0.5, 0.4), (None, None)]}
+    runs = write_experiment(tmp_path / "exp", settings, metric)
+    collect(runs, runs.parent, tmp_path / "out")
+    board = read_pixels(tmp_path / "out" / "leaderboard.png")
+    assert count_colour(board, BLUE) > 20
+    assert count_colour(board, VERMILION) > 20
+    assert ink_at_border(board) == 0
+
+
+@pytest.mark.parametrize("metric", ["val_auc", "tpr_at_fpr:0.01"])
+def test_both_panels_measure_what_was_selected(tmp_path: Path, metric: str) -> None:
+    """The test panel has the test values of the selection metric, and both have its words."""
+    runs = write_experiment(tmp_path / "exp", {"a": [(0.8, 0.7)]}, metric)
+    (validation, test) = _panels(rank(read_results(runs, runs.parent)))
+    words = "AUROC (0 to 1)" if metric == "val_auc" else "TPR at FPR 0.01 (0 to 1)"
+    assert (validation[0], validation[1], validation[2]) == ("validation", words, [[0.8]])
+    assert (test[0], test[1], test[2]) == ("test", words, [[0.7 if metric == "val_auc" else 0.35]])

@@ -14,6 +14,7 @@ from rich.console import Console
 from outlast.errors import DataError
 from outlast.report import leaderboard
 from outlast.report.leaderboard import collect, show
+from outlast.report.results import score_of, words_of
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -222,3 +223,83 @@ def test_report_imports_no_torch() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+OPERATING_POINTS = {
+    "tpr_at_fpr:0.01": "TPR at FPR 0.01",
+    "callable_at_precision:0.99": "callable at precision 0.99",
+    "precision_at_recall:0.9": "precision at recall 0.9",
+    "recall_at_precision:0.9": "recall at precision 0.9",
+}
+
+
+@pytest.mark.parametrize("metric", OPERATING_POINTS)
+def test_an_operating_point_has_columns_of_its_own(tmp_path: Path, metric: str) -> None:
+    """Higher is better; the tables hold its test values under its name, and all the others."""
+    settings: dict[str, list[tuple[float | None, float | None]]] = {
+        "low": [(0.2, 0.9), (0.3, 0.8)],
+        "high": [(0.9, 0.4), (0.8, 0.6)],
+        "none": [(None, None), (0.99, 0.5)],
+    }
+    runs = write_experiment(tmp_path / "exp", settings, metric)
+    best, rows = collect_into(tmp_path / "out", runs)
+    assert best == "high,seed=0"
+    assert [row["setting"] for row in rows] == ["high", "low", "none"]
+    assert {row["selection_metric"] for row in rows} == {metric}
+    assert float(rows[0][f"{metric}_mean"]) == pytest.approx(0.25)
+    assert float(rows[0]["accuracy_mean"]) == pytest.approx(0.5)
+    assert rows[2][f"{metric}_mean"] == ""
+    each = read_table(tmp_path / "out" / "runs.tsv")
+    assert [row[metric] for row in each] == ["0.2", "0.3", "0.4", "0.45", "0.25", ""]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("metric", OPERATING_POINTS)
+def test_an_operating_point_is_shown_on_both_splits(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    metric: str,
+    width: int,
+) -> None:
+    """Its words head validation and test; at 80 columns too, with no number cut."""
+    settings: dict[str, list[tuple[float | None, float | None]]] = {
+        "learning_rate=0.0003": [(0.8, 0.7), (0.84, 0.8)]
+    }
+    runs = write_experiment(tmp_path / "exp", settings, metric)
+    collect(runs, runs.parent, tmp_path / "out")
+    capsys.readouterr()
+    terminal = functools.partial(Console, force_terminal=True, color_system=None, width=width)
+    monkeypatch.setattr(leaderboard, "Console", terminal)
+    show(tmp_path / "out" / "leaderboard.tsv")
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= width
+    first, second = OPERATING_POINTS[metric].split(" at ")
+    assert text.count(f"{first} at ") == text.count(second) == 2
+    assert "0.8200 ± 0.0283" in text
+    assert "0.3750 ± 0.0354" in text
+    assert text.count("0.7500 ± 0.0707") == (1 if width == 80 else 2)
+
+
+def test_results_without_the_operating_point_are_named(tmp_path: Path) -> None:
+    """Metrics of another version lack it: an error with the file, not a wrong column."""
+    runs = write_experiment(tmp_path / "exp", {"a": [(0.5, 0.5)]}, "tpr_at_fpr:0.1")
+    path = tmp_path / "exp" / "runs" / "a,seed=0" / "test" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    del metrics["tpr_at_fpr:0.1"]
+    path.write_text(json.dumps(metrics))
+    with pytest.raises(DataError, match=r"'tpr_at_fpr:0.1' is missing from .*metrics\.json"):
+        collect(runs, runs.parent, tmp_path / "out")
+
+
+def test_words_and_test_score_of_every_metric() -> None:
+    """Each metric has words, and the test score that measures the same; others stay as they are."""
+    known = {"val_acc": "accuracy", "val_f1": "F1", "val_auc": "AUROC", "val_loss": "loss"}
+    for metric, words in (known | OPERATING_POINTS).items():
+        assert words_of(metric) == words
+    assert {metric: score_of(metric) for metric in OPERATING_POINTS} == {
+        metric: metric for metric in OPERATING_POINTS
+    }
+    scores = ["accuracy", "f1", "auc", "loss", "accuracy"]
+    assert [score_of(metric) for metric in [*known, None]] == scores
+    assert words_of("a:b") == "a:b"

@@ -1,5 +1,6 @@
 import pytest
 
+from outlast.errors import ConfigError
 from outlast.sections import TrainingSection
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 
@@ -121,3 +122,14 @@ def test_allows_looks_at_the_direction_of_the_metric() -> None:
 def test_nothing_trained_is_always_allowed() -> None:
     """A state within the first epoch fits each rule."""
     assert StoppingRule(1, 1, has_validation=True).allows([], lower_is_better=False)
+
+
+def test_an_operating_point_is_for_two_classes() -> None:
+    """Kept for two; refused for more by key, value and number of classes, with what is legal."""
+    section = TrainingSection(selection_metric="tpr_at_fpr:0.01")
+    assert resolve_metric(section, 2) == "tpr_at_fpr:0.01"
+    with pytest.raises(ConfigError) as caught:
+        resolve_metric(section, 3)
+    (problem,) = caught.value.problems
+    assert problem.startswith("training.selection_metric: tpr_at_fpr:0.01 is for 2 classes, and")
+    assert "the data have 3; use val_f1" in problem

@@ -9,10 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.metrics import f1_score, precision_recall_curve, roc_auc_score, roc_curve
 from small_run import make_trainer, small_data, weights
 
 from outlast.data.store import DataSet
+from outlast.errors import ConfigError
 from outlast.model.file import load_model_file
 from outlast.train.history import HISTORY_KEYS
 from outlast.train.trainer import Trainer
@@ -211,3 +212,99 @@ def test_a_float32_loss_is_summed_in_float64(tmp_path: Path) -> None:
         ).tolist()
     )
     assert trainer.train_epoch()[0] == pytest.approx(exact / 4000, rel=2e-7)
+
+
+METRICS = [
+    "tpr_at_fpr:0.2",
+    "callable_at_precision:0.9",
+    "precision_at_recall:0.7",
+    "recall_at_precision:0.8",
+]
+
+
+def reference(metric: str, truth: np.ndarray, logit: np.ndarray) -> float:
+    """The metric from scikit-learn's curves, or counted."""
+    name, target = metric.split(":")[0], float(metric.split(":")[1])
+    if name == "tpr_at_fpr":
+        alarms, rate, _ = roc_curve(truth, logit)
+        return float(np.interp(target, alarms, rate))
+    if name == "callable_at_precision":
+        right = ((logit > 0) == truth)[np.argsort(-np.abs(logit))]
+        shares = np.arange(1, len(right) + 1) / len(right)
+        return float(shares[right.cumsum() / len(right) / shares >= target].max(initial=0))
+    precision, recall, _ = precision_recall_curve(truth, logit)
+    if name == "precision_at_recall":
+        return float(precision[:-1][recall[:-1] >= target].max())
+    return float(recall[:-1][precision[:-1] >= target].max(initial=0))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_operating_point_selects_the_epoch(tmp_path: Path, said: list[str], metric: str) -> None:
+    """History, lines, weights and model file follow the metric, which is not the AUROC's choice."""
+    data = small_data(validation=41, noise=3.0)
+    trainer = make_trainer(tmp_path, data, learning_rate=0.3, seed=3, selection_metric=metric)
+    truth = data.label[data.splits["validation"]]
+    values: list[float] = []
+    after: list[torch.Tensor] = []
+    real = trainer.validate
+
+    def validate() -> tuple[float, float, float, float]:
+        values.append(reference(metric, truth, logits_of(trainer, "validation")[:, 0].numpy()))
+        after.append(weights(trainer).clone())
+        return real()
+
+    trainer.validate = validate  # type: ignore[method-assign,assignment]
+    history = trainer.train(8, early_stopping_patience=0)
+    best = history["best"]["epoch"]
+    assert history["val_selection"] == pytest.approx(values, abs=1e-6)
+    assert best == int(np.argmax(values)) + 1
+    assert 1 < best < 8, "another seed is needed"
+    assert best != int(np.argmax(history["val_auc"])) + 1, "another seed is needed"
+    saved = load_model_file(tmp_path / "model_best.pt")
+    assert torch.equal(torch.cat([v.flatten() for v in saved.weights.values()]), after[best - 1])
+    assert saved.best["selection_metric"] == metric
+    assert saved.best["val_selection"] == history["val_selection"][best - 1]
+    shown = f"{history['val_selection'][best - 1]:.4f}"
+    line = next(line for line in said if f"epoch {best}/8" in line)
+    auc = f"auc {history['val_auc'][best - 1]:.4f}"
+    assert f" {auc} | {metric} {shown} [*]" in line
+    assert line.count("[*]") == 1
+    assert f"INFO new best: epoch {best}, {metric} {shown}" in said
+
+
+def test_early_stopping_and_plateau_watch_an_operating_point(tmp_path: Path) -> None:
+    """A flat one halves the rate and ends the run, as any other selection metric does."""
+    history = make_trainer(
+        tmp_path,
+        learning_rate=STILL,
+        selection_metric="precision_at_recall:0.5",
+        scheduler={"name": "reduce_on_plateau", "patience": 1},
+    ).train(20, early_stopping_patience=3)
+    assert history["stopped"] == "early_stopping"
+    assert history["learning_rate"] == [STILL, STILL, STILL, STILL / 2]
+
+
+def test_an_undefined_operating_point_is_named_and_null(tmp_path: Path, said: list[str]) -> None:
+    """One class in the validation split: null, shown as 0, one warning that has its name."""
+    trainer = make_trainer(tmp_path, one_class_data(), selection_metric="tpr_at_fpr:0.1")
+    history = trainer.train(2, early_stopping_patience=0)
+    assert history["val_selection"] == [None, None]
+    assert any("| tpr_at_fpr:0.1 0.0000 [*]" in line for line in said)
+    warned = [line for line in said if "tpr_at_fpr:0.1 undefined (shown as 0, null" in line]
+    assert len(warned) == 1
+
+
+def test_an_operating_point_of_more_classes_is_refused_before_training(tmp_path: Path) -> None:
+    """No step is taken and no file written (as for a loss that does not fit)."""
+    with pytest.raises(ConfigError, match=r"selection_metric: tpr_at_fpr:0.1 is for 2 classes"):
+        make_trainer(tmp_path, small_data(classes=3), selection_metric="tpr_at_fpr:0.1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_operating_point_is_another_recipe(tmp_path: Path) -> None:
+    """A state that was selected at another point is not continued; another spelling is the same."""
+    recipes = [
+        make_trainer(tmp_path, selection_metric=f"tpr_at_fpr:{number}").recipe
+        for number in ("0.1", "0.10", "0.2")
+    ]
+    assert recipes[0] == recipes[1] != recipes[2]
