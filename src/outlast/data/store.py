@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 NORMALIZATION = "normalization.npz"
 Entry = dict[str, Any]
+# device, inode, size, time of the last change of the content
+FileState = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class DataSet:
         splits: `train`, `validation`, `test` -> (n,) int64 row numbers, sorted.
         normalization: Fitted on the training rows, on the CPU.
         content: SHA-256 of all of the above: the same data give the same, wherever they lie.
+        opened: Each file that is mapped, and what it was like then.
     """
 
     inputs: dict[str, np.ndarray]
@@ -48,6 +51,27 @@ class DataSet:
     splits: dict[str, np.ndarray]
     normalization: Normalization
     content: str
+    opened: dict[Path, FileState] = field(default_factory=dict)
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on when a file was written to since it was opened: the map shows it.
+
+        A file that was replaced or removed is no harm: the map keeps the old one.
+
+        Raises:
+            DataError: With the file.
+        """
+        for path, before in self.opened.items():
+            try:
+                now = _file_state(path)
+            except OSError:
+                continue
+            if now != before and now[:2] == before[:2]:
+                raise DataError(
+                    f"{path} was changed while this run was reading it; put the old values back,"
+                    " or run prepare again, and start the run again: it goes on from the last"
+                    " state, or afresh on new data"
+                )
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -131,6 +155,10 @@ def open_data(folder: Path) -> DataSet:
         DataError: Not prepared, or a file is missing or no longer what was prepared.
     """
     manifest = _read_manifest(folder)
+    entries = [*manifest["inputs"].values(), manifest["label"], *manifest["splits"].values()]
+    opened = {
+        path: _file_state(path) for entry in entries if (path := _path(folder, entry)).exists()
+    }
     inputs = {name: _open(folder, entry) for name, entry in manifest["inputs"].items()}
     return DataSet(
         inputs=inputs,
@@ -139,6 +167,7 @@ def open_data(folder: Path) -> DataSet:
         splits={key: _open(folder, manifest["splits"][key]) for key in SPLITS},
         normalization=_read_normalization(folder, manifest, list(inputs)),
         content=manifest["content"],
+        opened=opened,
     )
 
 
@@ -226,6 +255,12 @@ def _describe_in_place(file: Path, array: np.ndarray) -> Entry:
     return _describe(str(name), file, array) | {"in_place": True}
 
 
+def _last_change(file: Path) -> list[int]:
+    """Return when content and inode were last changed: tools that copy set the first one back."""
+    stat = file.stat()
+    return [stat.st_mtime_ns, stat.st_ctime_ns]
+
+
 def _digest_file(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
@@ -237,13 +272,22 @@ def _describe(name: str, file: Path, array: np.ndarray) -> Entry:
         "shape": list(array.shape),
         "dtype": array.dtype.name,
         "bytes": file.stat().st_size,
-        "mtime_ns": file.stat().st_mtime_ns,
+        "changed": _last_change(file),
         "sha256": _digest_file(file),
     }
 
 
+def _path(folder: Path, entry: Entry) -> Path:
+    return Path(entry["file"]) if entry.get("in_place") else folder / entry["file"]
+
+
+def _file_state(path: Path) -> FileState:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def _open(folder: Path, entry: Entry) -> np.ndarray:
-    path = Path(entry["file"]) if entry.get("in_place") else folder / entry["file"]
+    path = _path(folder, entry)
     try:
         # "c": changes would stay in this process. torch.from_numpy warns of read-only arrays
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -258,7 +302,7 @@ def _open(folder: Path, entry: Entry) -> np.ndarray:
                 " run prepare again"
             )
     # a touched or copied file is read again: what counts is its content
-    if stat.st_mtime_ns != entry["mtime_ns"] and _digest_file(path) != entry["sha256"]:
+    if _last_change(path) != entry["changed"] and _digest_file(path) != entry["sha256"]:
         raise DataError(f"{path} has other values than when it was prepared; run prepare again")
     return array
 

@@ -15,6 +15,7 @@ from outlast.distributed import Distributed, process_group
 from outlast.errors import InterruptedRunError, ModelError, OutlastError
 from outlast.model.build import build_network
 from outlast.objective.objective import build_objective
+from outlast.recipe import fingerprint
 from outlast.train.interrupt import Interrupt
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
@@ -82,6 +83,11 @@ def _build_everywhere(
     first = next((problem for problem in ranks.gather(error) if problem is not None), None)
     if first is not None:
         raise first
+    if len(set(ranks.gather(fingerprint(trainer.recipe) if trainer else ""))) > 1:
+        raise ModelError(
+            "the ranks have read different data or network code, changed while they started; start"
+            " the run again"
+        )
     assert trainer is not None, "no rank has failed"
     return trainer
 
