@@ -20,8 +20,11 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-# Set by the train rule. Without it `nohup torchrun ... &` outlives the shell, as people expect.
+# Set by the train rule to the process that torchrun must not outlive. Without it `nohup torchrun
+# ... &` outlives the shell, as people expect.
 END_WITH_PARENT = "OUTLAST_END_WITH_PARENT"
+# set by torchrun for its ranks
+TORCHRUN_PID = "OUTLAST_TORCHRUN_PID"
 FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -60,8 +63,12 @@ class QuietLogsSpecs(DefaultLogsSpecs):
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NOBODY_SENDS
         for number in FORWARDED:
             signal.signal(number, _shut_down_once)
-        if os.environ.get(END_WITH_PARENT):
+        os.environ[TORCHRUN_PID] = str(os.getpid())
+        if parent := os.environ.get(END_WITH_PARENT):
             _send_when_parent_ends(signal.SIGTERM)
+            if os.getppid() != int(parent):  # while torch was imported, which takes seconds
+                print("torchrun: whoever started it is gone, so nothing is trained", flush=True)
+                raise SystemExit(1)
         return super().reify(envs)
 
 
@@ -118,9 +125,9 @@ def die_with_parent() -> None:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
-    parent = os.getppid()
+    parent = int(os.environ.get(TORCHRUN_PID, os.getppid()))
     _send_when_parent_ends(signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:  # it died before we had asked
+    if os.getppid() != parent:  # it died before we had asked
         os.kill(os.getpid(), signal.SIGKILL)
 
 

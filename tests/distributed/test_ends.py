@@ -1,4 +1,5 @@
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import Launch
+from launching import TORCHRUN, Launch
 
 NETWORK = Path(__file__).with_name("slow_network.py")
 CONFIG = {
@@ -84,3 +85,21 @@ def test_a_killed_torchrun_leaves_no_rank(
     launch.wait_until_it_trains()
     launch.process.kill()
     launch.end(5)
+
+
+def test_a_parent_that_is_gone_before_torchrun_looks_leaves_no_trainer(
+    data: Path, tmp_path: Path
+) -> None:
+    """SIGKILL of Snakemake while torchrun imports torch: nothing is trained behind its back."""
+    command = [*TORCHRUN, "--nproc-per-node", "1", "-m", "outlast", "train", "--device", "cpu"]
+    command += ["--config", json.dumps(CONFIG), "--data", data, "--out", tmp_path / "run"]
+    line = shlex.join(map(str, command))
+    log = tmp_path / "log"
+    # the shell in the middle ends at once, and torchrun with it, before it has started a rank
+    script = f"OUTLAST_END_WITH_PARENT=$$ {line} > {shlex.quote(str(log))} 2>&1 & echo $!"
+    started = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    process = psutil.Process(int(started.stdout))
+    gone, _ = psutil.wait_procs([process], timeout=60)
+    assert gone, log.read_text()
+    assert "whoever started it is gone" in log.read_text()
+    assert not (tmp_path / "run").exists()

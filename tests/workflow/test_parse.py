@@ -166,7 +166,7 @@ def test_the_trainer_replaces_its_shell(workdir):
     """The train job is one `exec torchrun`: a signal reaches it, not a shell (story 24)."""
     output = snakemake(workdir, "-n", "-p", "--until", "train").stdout
     lines = re.findall(
-        r"^Shell command: (?:[A-Z_]+=\w+ )*(exec torchrun .*)$", output, re.MULTILINE
+        r"^Shell command: (?:[A-Z_]+=[$\w]+ )*(exec torchrun .*)$", output, re.MULTILINE
     )
     assert len(lines) == 4
     assert all(re.search(r"> logs/digits/train/\S+\.log 2>&1$", line) for line in lines)

@@ -33,7 +33,7 @@ rule train:
     # exec: a signal to the job must reach torchrun, not a shell that dies of it and leaves the
     # trainer no time to save. If Snakemake itself is killed, the trainer saves and leaves.
     shell:
-        "OUTLAST_END_WITH_PARENT=1 OMP_NUM_THREADS={params.threads_per_process}"
+        "OUTLAST_END_WITH_PARENT=$PPID OMP_NUM_THREADS={params.threads_per_process}"
         " exec torchrun --standalone --nproc-per-node {params.processes} --logs-specs outlast"
         " -m outlast train --config {params.config:q} --data {input.data:q}"
         " --out {params.folder:q} --checkpoint-every {params.every_seconds}"

@@ -11,6 +11,8 @@ from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK, sync_folder
 
 Entry = dict[str, Any]
+# device, inode, size, time of the last change of the content
+FileState = tuple[int, int, int, int]
 
 
 def write_array(path: Path, array: np.ndarray) -> Entry:
@@ -46,9 +48,26 @@ def _describe(name: str, file: Path, array: np.ndarray) -> Entry:
         "shape": list(array.shape),
         "dtype": array.dtype.name,
         "bytes": file.stat().st_size,
-        "mtime_ns": file.stat().st_mtime_ns,
+        "changed": _last_change(file),
         "sha256": digest_file(file),
     }
+
+
+def _last_change(file: Path) -> list[int]:
+    """Return when content and inode were last changed: tools that copy set the first one back."""
+    stat = file.stat()
+    return [stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def path_of(folder: Path, entry: Entry) -> Path:
+    """Return where the file of an entry lies."""
+    return Path(entry["file"]) if entry.get("in_place") else folder / entry["file"]
+
+
+def file_state(path: Path) -> FileState:
+    """Return what shows that somebody has written to a file, or replaced it."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def open_array(folder: Path, entry: Entry) -> np.ndarray:
@@ -57,7 +76,7 @@ def open_array(folder: Path, entry: Entry) -> np.ndarray:
     Raises:
         DataError: The file is missing, or no longer what was prepared.
     """
-    path = Path(entry["file"]) if entry.get("in_place") else folder / entry["file"]
+    path = path_of(folder, entry)
     try:
         # "c": changes would stay in this process. torch.from_numpy warns of read-only arrays
         array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -72,6 +91,6 @@ def open_array(folder: Path, entry: Entry) -> np.ndarray:
                 " run prepare again"
             )
     # a touched or copied file is read again: what counts is its content
-    if stat.st_mtime_ns != entry["mtime_ns"] and digest_file(path) != entry["sha256"]:
+    if _last_change(path) != entry["changed"] and digest_file(path) != entry["sha256"]:
         raise DataError(f"{path} has other values than when it was prepared; run prepare again")
     return array

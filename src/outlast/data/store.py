@@ -16,9 +16,12 @@ import torch
 
 from outlast.data.array_files import (
     Entry,
+    FileState,
     describe_in_place,
     digest_file,
+    file_state,
     open_array,
+    path_of,
     write_array,
 )
 from outlast.data.arrays import row_chunks
@@ -49,6 +52,7 @@ class DataSet:
         normalization: Fitted on the training rows, on the CPU.
         content: SHA-256 of all of the above: the same data give the same, wherever they lie.
         roles: Group, confound and target of each row, as far as the config names them.
+        opened: Each file that is mapped, and what it was like then.
     """
 
     inputs: dict[str, np.ndarray]
@@ -58,6 +62,27 @@ class DataSet:
     normalization: Normalization
     content: str
     roles: Roles = field(default_factory=Roles)
+    opened: dict[Path, FileState] = field(default_factory=dict)
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on when a file was written to since it was opened: the map shows it.
+
+        A file that was replaced or removed is no harm: the map keeps the old one.
+
+        Raises:
+            DataError: With the file.
+        """
+        for path, before in self.opened.items():
+            try:
+                now = file_state(path)
+            except OSError:
+                continue
+            if now != before and now[:2] == before[:2]:
+                raise DataError(
+                    f"{path} was changed while this run was reading it; put the old values back,"
+                    " or run prepare again, and start the run again: it goes on from the last"
+                    " state, or afresh on new data"
+                )
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -149,6 +174,14 @@ def open_data(folder: Path) -> DataSet:
         DataError: Not prepared, or a file is missing or no longer what was prepared.
     """
     manifest = _read_manifest(folder)
+    entries = [
+        *manifest["inputs"].values(),
+        manifest["label"],
+        *manifest["splits"].values(),
+        *manifest["roles"].values(),
+    ]
+    paths = [path_of(folder, entry) for entry in entries]
+    opened = {path: file_state(path) for path in paths if path.exists()}
     inputs = {name: open_array(folder, entry) for name, entry in manifest["inputs"].items()}
     roles = {role: open_array(folder, entry) for role, entry in manifest["roles"].items()}
     data = DataSet(
@@ -159,6 +192,7 @@ def open_data(folder: Path) -> DataSet:
         normalization=_read_normalization(folder, manifest, list(inputs)),
         content=manifest["content"],
         roles=Roles(roles, manifest["role_names"]),
+        opened=opened,
     )
     check_no_leak(data.splits, data.roles.get("group"))
     return data

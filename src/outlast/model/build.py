@@ -1,6 +1,8 @@
 """From `model:` of the experiment file to a module: built-in, the user's own, or a library's."""
 
 import ast
+import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -60,9 +62,35 @@ def network_facts(network: str) -> dict[str, str]:
     """
     if network in BUILT_IN:
         return {"model.network": network}
-    files = user_files(network) or _library_files(network)
-    trees = sorted(ast.dump(ast.parse(file.read_bytes())) for file in files)
-    return {"model.network": network.rpartition(":")[2], "model.source": digest_values(trees)}
+    before = _code_at_import(network)
+    _find(network)
+    code = _digest_of(user_files(network))
+    if code != before:
+        raise ModelError(
+            f"model.network: the code of {network} was changed while it was imported, and nobody"
+            " knows which version runs; start the run again"
+        )
+    code = code or _digest_of(_library_files(network))
+    return {"model.network": network.rpartition(":")[2], "model.source": code}
+
+
+@functools.cache
+def _code_at_import(network: str) -> str:
+    """Return the digest of the user's code; asked first just before it is imported."""
+    return _digest_of(user_files(network))
+
+
+def _digest_of(files: Sequence[Path]) -> str:
+    """Return a digest of syntax trees, "" without files. What does not parse counts as text."""
+    trees = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            content = file.read_bytes()
+            try:
+                trees.append(ast.dump(ast.parse(content)))
+            except (SyntaxError, ValueError):
+                trees.append(content.decode(errors="replace"))
+    return digest_values(sorted(trees)) if trees else ""
 
 
 def _library_files(network: str) -> list[Path]:
@@ -77,6 +105,7 @@ def _find(network: str) -> Callable[..., Any]:
     if network in BUILT_IN:
         return BUILT_IN[network]
     place, _, name = network.rpartition(":")
+    _code_at_import(network)
     try:
         module = _import(place)
     except Exception as error:

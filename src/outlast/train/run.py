@@ -16,6 +16,7 @@ from outlast.model.build import build_network
 from outlast.model.heads import Adversary, Regression, StudyNetwork, count_features
 from outlast.objective.build import build_objective
 from outlast.objective.objective import Objective
+from outlast.recipe import fingerprint
 from outlast.sections import Config, TrainingSection
 from outlast.train.interrupt import Interrupt
 from outlast.train.progress import reporting
@@ -84,6 +85,11 @@ def _build_everywhere(
     first = next((problem for problem in ranks.gather(error) if problem is not None), None)
     if first is not None:
         raise first
+    if len(set(ranks.gather(fingerprint(trainer.recipe) if trainer else ""))) > 1:
+        raise ModelError(
+            "the ranks have read different data or network code, changed while they started; start"
+            " the run again"
+        )
     assert trainer is not None, "no rank has failed"
     return trainer
 

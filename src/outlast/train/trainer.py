@@ -359,6 +359,8 @@ class Trainer:
         """
         self._stopwatch.read(self.run.position)
         self._refuse_non_finite()
+        if self.distributed.is_main:
+            self.data.check_unchanged()
         state, written = self.run.capture(self.recipe), True
         if self.distributed.is_main:
             try:

@@ -77,7 +77,7 @@ def test_manifest(archive: Path, tmp_path: Path) -> None:
         "shape": [100, 2, 6],
         "dtype": "float32",
         "bytes": file.stat().st_size,
-        "mtime_ns": file.stat().st_mtime_ns,
+        "changed": [file.stat().st_mtime_ns, file.stat().st_ctime_ns],
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }
     assert manifest["classes"] == ["normal", "tumour"]
@@ -339,6 +339,32 @@ def test_prepared_values_changed_by_hand_are_refused_and_a_copy_is_not(
     np.save(tmp_path / "copy" / name, array)
     with pytest.raises(DataError, match=r"\.npy has other values than when it was prepared"):
         open_data(tmp_path / "copy")
+
+
+def test_a_change_that_hides_its_time_is_noticed(npy_folder: Path, tmp_path: Path) -> None:
+    """`cp -p` and `rsync -t` set the time of the content back; that of the inode they cannot."""
+    make(npy_folder, tmp_path / "out")
+    stat = (npy_folder / "age.npy").stat()
+    np.save(npy_folder / "age.npy", AGE[::-1])
+    os.utime(npy_folder / "age.npy", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(DataError, match="other values than when it was prepared"):
+        open_data(tmp_path / "out")
+
+
+def test_a_change_under_a_running_training_is_noticed(npy_folder: Path, tmp_path: Path) -> None:
+    """The map shows the new values at once: no state may be saved of a run that has seen both."""
+    data = make(npy_folder, tmp_path / "out")
+    data.check_unchanged()
+    replaced = npy_folder / "signal.npy"
+    np.save(npy_folder / "new.npy", SIGNAL[::-1])
+    (npy_folder / "new.npy").replace(replaced)
+    (npy_folder / "age.npy").chmod(0o600)
+    data.check_unchanged()  # the map still holds the file that was there; a mode is no value
+    (npy_folder / "age.npy").write_bytes((npy_folder / "age.npy").read_bytes()[::-1])
+    with pytest.raises(DataError, match=r"age\.npy was changed while this run was reading it"):
+        data.check_unchanged()
+    (npy_folder / "age.npy").unlink()
+    data.check_unchanged()
 
 
 def test_files_that_nobody_has_touched_are_not_read_again(

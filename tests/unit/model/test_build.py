@@ -171,6 +171,15 @@ def test_what_happens_to_be_imported_is_no_part_of_a_network(tmp_path: Path) -> 
         del sys.modules["below_the_network"], sys.modules["ghost"]
 
 
+def test_code_that_changes_while_it_is_imported_is_refused(tmp_path: Path) -> None:
+    """Nobody knows which version runs: a state of the one must not claim to be of the other."""
+    changes_itself = f"import pathlib\npathlib.Path(__file__).write_text({SOURCE!r})\n{SOURCE}"
+    network = own(tmp_path, changes_itself)
+    build(network)
+    with pytest.raises(ModelError, match="was changed while it was imported"):
+        network_facts(network)
+
+
 def test_every_kind_of_network_has_facts() -> None:
     """A built-in one has its name alone, an installed one also the digest of its module."""
     assert network_facts("cnn1d") == {"model.network": "cnn1d"}

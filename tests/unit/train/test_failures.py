@@ -13,8 +13,9 @@ from small_run import make_trainer, small_config, small_data
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outlast.data.sampling import epoch_order
-from outlast.data.store import DataSet
-from outlast.errors import ModelError, NonFiniteLossError
+from outlast.data.store import DataSet, open_data, prepare
+from outlast.errors import DataError, ModelError, NonFiniteLossError
+from outlast.sections import DataSection
 from outlast.train.state import Position
 
 ROW = 5
@@ -190,6 +191,36 @@ def test_a_folder_removed_under_the_run_is_made_again(tmp_path: Path, said: list
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"model_best.pt", "history.json", "model_resume.pt"} <= names
     assert not any("not saved" in line for line in said)
+
+
+def test_data_changed_under_the_run_are_in_no_state(tmp_path: Path) -> None:
+    """The state before the change stays; the next attempt goes on from it with the old values."""
+    source = tmp_path / "npy"
+    source.mkdir()
+    rows = small_data().inputs["x"]
+    np.save(source / "x.npy", rows)
+    np.save(source / "label.npy", np.arange(len(rows)) % 2)
+    section = DataSection.model_validate({"source": str(source), "split": {"test": 0}})
+    prepare(section, tmp_path / "data")
+    trainer = make_trainer(tmp_path / "run", open_data(tmp_path / "data"))
+    expected = make_trainer(tmp_path / "straight", open_data(tmp_path / "data")).train(3)
+
+    def spoil(*_: object) -> None:
+        if (trainer.run.position.epoch, trainer.run.position.step) == (1, 2):
+            with (source / "x.npy").open("r+b") as file:
+                file.seek(-400, 2)
+                file.write(bytes(400))
+
+    trainer.model.register_forward_pre_hook(spoil)
+    with pytest.raises(DataError, match=r"x\.npy was changed while this run was reading it"):
+        trainer.train(3)
+    state = torch.load(tmp_path / "run" / "model_resume.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (1, 0)
+    with pytest.raises(DataError, match="other values than when it was prepared"):
+        open_data(tmp_path / "data")
+    np.save(source / "x.npy", rows)
+    found = make_trainer(tmp_path / "run", open_data(tmp_path / "data")).train(3)
+    assert found["train_loss"] == expected["train_loss"]
 
 
 def test_a_failure_of_the_network_is_booked_as_one(tmp_path: Path) -> None:
