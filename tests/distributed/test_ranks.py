@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from worker import RUNS
+from worker import RUNS, STUDIES
 
 from outlast.data.sampling import epoch_order
 
@@ -67,6 +67,25 @@ def test_every_row_is_trained_once_per_epoch(results: Results, world_size: int, 
         first = set(epoch_order(torch.arange(train_rows).numpy(), 0, epoch)[:batch_size].tolist())
         shares = [sum(row in first for row in rank[epoch]) for rank in ranks]
         assert max(shares) - min(shares) <= 1, "each batch is shared evenly"
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", sorted(STUDIES))
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_study_does_not_depend_on_the_ranks(
+    results: Results, world_size: int, name: str, dtype: torch.dtype
+) -> None:
+    """Heads, masks, class weights and clipping: the weights and numbers of one rank (story 38)."""
+    alone = results[1][0]["study"][f"{name} {dtype}"]
+    for rank in results[world_size]:
+        found = rank["study"][f"{name} {dtype}"]
+        distance = (found["weights"] - alone["weights"]).abs().max()
+        assert distance / alone["weights"].abs().max() < 10 * TOLERANCE[dtype]
+        for key in (*NUMBERS, "train_adv_loss", "train_reg_loss", "val_reg_loss"):
+            columns = [run["history"][key] for run in (found, alone)]
+            one, other = ([math.nan if v is None else v for v in column] for column in columns)
+            assert one == pytest.approx(other, rel=1e-5, nan_ok=True)
+        assert found["history"]["train_adv_acc"] == alone["history"]["train_adv_acc"]
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

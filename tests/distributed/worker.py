@@ -13,7 +13,15 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from small_run import Net, make_trainer, small_config, small_data, weights
+from small_run import (
+    Net,
+    make_trainer,
+    small_config,
+    small_data,
+    study_config,
+    study_data,
+    weights,
+)
 
 from outlast.distributed import Distributed, process_group
 from outlast.objective.build import build_objective
@@ -28,6 +36,10 @@ RUNS: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "one row left": (23, 7, 2, {"batch_size": 11, "grad_accum_split": 2}),
     "one row to validate": (9, 1, 4, {"batch_size": 4}),
 }
+
+
+# the same with heads, label noise, class weights and clipping; parts of the accumulation
+STUDIES = {"study whole": (25, 13, 1), "study in parts": (23, 7, 3)}
 
 
 class NormNet(nn.Module):
@@ -84,6 +96,21 @@ def train(folder: Path, ranks: Distributed) -> dict[str, Any]:
                 "rows": rows,
                 "validation": trainer.validate(),
             }
+    return results
+
+
+def study(folder: Path, ranks: Distributed) -> dict[str, Any]:
+    """Train every study in both precisions; return weights and numbers."""
+    results = {}
+    for name, (train_rows, validation, parts) in STUDIES.items():
+        for dtype in (torch.float32, torch.float64):
+            config = study_config(batch_size=10, grad_accum_split=parts, optimizer="sgd")
+            data = study_data(train_rows, validation)
+            trainer = make_trainer(
+                folder / f"{name} {dtype}", data, config, dtype=dtype, distributed=ranks
+            )
+            history = trainer.train(3, 0)
+            results[f"{name} {dtype}"] = {"weights": weights(trainer), "history": history}
     return results
 
 
@@ -150,8 +177,9 @@ def resumed(folder: Path, ranks: Distributed) -> dict[str, Any]:
     from outlast.errors import InterruptedRunError
 
     def new(name: str) -> Trainer:
-        config = small_config(0, epochs=3)
-        return make_trainer(folder / name, config=config, dropout=0.3, distributed=ranks)
+        config = study_config(0, epochs=3)
+        data = study_data()
+        return make_trainer(folder / name, data, config, dropout=0.3, distributed=ranks)
 
     straight, first = new("straight"), new("stopped")
     straight.train(3)
@@ -191,6 +219,7 @@ def main() -> None:
         assert ranks.world_size == int(os.environ["WORLD_SIZE"])
         result = {
             "train": train(folder, ranks),
+            "study": study(folder, ranks),
             "dropout": dropout(folder, ranks),
             "batch_norm": batch_norm(folder, ranks),
             "collectives": collectives(ranks),

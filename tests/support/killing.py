@@ -140,7 +140,7 @@ def kill_tree(process: "subprocess.Popen[bytes]", number: int = signal.SIGKILL) 
 def assert_same(one: Path, other: Path) -> None:
     """Assert bit-equal weights and equal history numbers, times and attempts aside."""
     models = [torch.load(path / "model_best.pt", weights_only=True) for path in (one, other)]
-    weights = [model["weights"] for model in models]
+    weights = [model["weights"] | model["heads"] for model in models]
     assert list(weights[0]) == list(weights[1])
     for name, value in weights[0].items():
         assert torch.equal(value, weights[1][name]), f"{name} differs"

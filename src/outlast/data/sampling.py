@@ -22,6 +22,29 @@ def epoch_order(rows: Rows, seed: int, epoch: int) -> Rows:
     return np.random.RandomState(np.random.MT19937(sequence)).permutation(rows)
 
 
+def balanced_order(rows: Rows, category: NDArray[np.int64], seed: int, epoch: int) -> Rows:
+    """Return as many draws from ``rows``, with replacement, equally often from each category.
+
+    Args:
+        rows: To draw from.
+        category: (N,), of every row of the data set.
+        seed: Of the run.
+        epoch: From 0.
+
+    Returns:
+        The order of the epoch, which every rank draws alike and shares out (story 37).
+    """
+    _, number, count = np.unique(category[rows], return_inverse=True, return_counts=True)
+    share = 1.0 / (len(count) * count[number])
+    sequence = np.random.SeedSequence((seed, epoch))
+    dice = np.random.RandomState(np.random.MT19937(sequence))
+    # choice(p=...) without its own rounding of the shares, which would refuse large data
+    edges = np.cumsum(share)
+    drawn = np.searchsorted(edges, dice.random_sample(len(rows)) * edges[-1], side="right")
+    order: Rows = rows[np.minimum(drawn, len(rows) - 1)]
+    return order
+
+
 def num_steps(num_rows: int, batch_size: int) -> int:
     """Return the batches of an epoch; the last one may be smaller."""
     return -(-num_rows // batch_size)

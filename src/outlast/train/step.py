@@ -25,6 +25,7 @@ class Step:
         self,
         network: StudyNetwork,
         data: DataSet,
+        reader: BatchReader,
         objective: Objective,
         optimizer: torch.optim.Optimizer,
         section: TrainingSection,
@@ -32,12 +33,12 @@ class Step:
     ) -> None:
         """Put the parts together."""
         device = distributed.device
-        self._network, self._data, self._objective = network, data, objective.to(device)
+        self._network, self._data, self._reader = network, data, reader
+        self._objective = objective.to(device)
         self._optimizer, self._section, self._distributed = optimizer, section, distributed
         self.gradients = FlatGradients(network, distributed)
         self.clipping = Clipping(section, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=section.precision == "float16")
-        self._reader = BatchReader(data, device)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the network computes."""

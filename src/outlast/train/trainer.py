@@ -12,7 +12,7 @@ from rich.progress import Progress, TaskID
 from torch import Tensor, nn
 
 from outlast.data.batches import BatchReader
-from outlast.data.sampling import Rows, batch_of, epoch_order, num_steps, step_seed
+from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
 from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.errors import InterruptedRunError, NonFiniteLossError
@@ -93,7 +93,10 @@ class Trainer:
         }
         self.recipe = recipe(config, facts)
         selection = Selection(lower_is_better=self.metric == "val_loss")
-        self._step = Step(study, data, objective, optimizer, training, self.distributed)
+        self._reader = BatchReader(data, self.distributed.device)
+        self._step = Step(
+            study, data, self._reader, objective, optimizer, training, self.distributed
+        )
         self.run = RunState(
             model=study,
             optimizer=optimizer,
@@ -110,7 +113,6 @@ class Trainer:
         )
         self._outputs = Outputs(folder, data, objective, config, self.recipe, self.metric)
         self._checkpoints = Checkpoints(folder)
-        self._reader = BatchReader(data, self.distributed.device)
         every_seconds = config.checkpoint.every_seconds
         self._poll = Poll(self.distributed, interrupt or Interrupt(), every_seconds)
         self._ledger: Ledger | None = None
@@ -188,7 +190,7 @@ class Trainer:
         self.study.train()
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)
-        order = epoch_order(rows, self.config.training.seed, run.position.epoch)
+        order = self._order()
         self._stopwatch.start()
         while run.position.step < self.num_steps:
             self._train_step(batch_of(order, run.position.step, self.config.training.batch_size))
@@ -200,6 +202,16 @@ class Trainer:
         self._stopwatch.stop(run.position)
         self._epoch_returned = True
         return self._trained["train_loss"] or 0.0, self._trained["train_acc"] or 0.0
+
+    def _order(self) -> Rows:
+        """Return the rows of the current epoch, in its order."""
+        training, rows = self.config.training, self.data.splits["train"]
+        epoch = self.run.position.epoch
+        if training.sampling == "shuffle":
+            return epoch_order(rows, training.seed, epoch)
+        is_label = training.sampling == "balance_labels"
+        category = self.data.label if is_label else self.data.roles.values["noise_group"]
+        return balanced_order(rows, category, training.seed, epoch)
 
     def _train_step(self, rows: Rows) -> None:
         """Take one optimizer step on one global batch."""
@@ -377,7 +389,7 @@ class Trainer:
         step = self.run.meter.first_non_finite_step()
         if step is None:
             return
-        order = epoch_order(self.data.splits["train"], training.seed, position.epoch)
+        order = self._order()
         rows = batch_of(order, step, training.batch_size).tolist()
         message = (
             f"the loss is not finite at step {step + 1} of epoch {position.epoch + 1}, learning"

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from outlast.data.sampling import batch_of, cut, epoch_order, num_steps, step_seed
+from outlast.data.sampling import balanced_order, batch_of, cut, epoch_order, num_steps, step_seed
 
 ROWS = np.arange(100, 120)
 
@@ -67,3 +67,29 @@ def test_step_seeds_differ_in_every_argument() -> None:
 def test_a_step_seed_stays_what_it_was() -> None:
     """The seed of a step is the same in each process and release."""
     assert step_seed(0, 1, 2, 3) == 4019600915400777878
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_balanced_order_draws_each_category_equally_often(seed: int) -> None:
+    """As many draws as rows, from the given rows alone, within chance of equal shares."""
+    rows = np.arange(5, 4005)
+    category = np.where(np.arange(5000) % 20 == 0, 2, np.arange(5000) % 2)
+    order = balanced_order(rows, category, seed, 3)
+    assert len(order) == 4000
+    assert order.min() >= 5
+    assert order.max() < 4005
+    shares = np.bincount(category[order], minlength=3) / 4000
+    assert np.abs(shares - 1 / 3).max() < 0.03
+    # each row of the rare category about 6.7 times, of the others 0.7 times
+    assert np.bincount(order, minlength=4005)[np.flatnonzero(category[:4005] == 2)][1:].mean() > 5
+
+
+def test_a_balanced_order_is_a_function_of_seed_and_epoch() -> None:
+    """Equal ones are equal, others differ; equal categories leave every row its chance."""
+    rows, category = np.arange(300), np.arange(300) % 3
+    first = balanced_order(rows, category, 1, 2)
+    assert np.array_equal(balanced_order(rows, category, 1, 2), first)
+    assert not np.array_equal(balanced_order(rows, category, 1, 3), first)
+    assert not np.array_equal(balanced_order(rows, category, 2, 2), first)
+    draws = np.concatenate([balanced_order(rows, category, 0, epoch) for epoch in range(50)])
+    assert np.bincount(draws, minlength=300).min() > 20

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import small_run
 import torch
-from small_run import make_trainer, small_config, small_data
+from small_run import make_trainer, small_config, small_data, study_config, study_data
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outlast.data.sampling import epoch_order
 from outlast.data.store import DataSet, open_data, prepare
 from outlast.errors import DataError, ModelError, NonFiniteLossError
-from outlast.sections import DataSection
+from outlast.sections import Config, DataSection
 from outlast.train.state import Position
 
 ROW = 5
@@ -91,9 +91,18 @@ class CountWaits(TorchDispatchMode):
         return function(*arguments, **(keywords or {}))
 
 
-@pytest.mark.parametrize("split", [1, 3])
+@pytest.mark.parametrize(
+    "config",
+    [
+        small_config(),
+        small_config(grad_accum_split=3),
+        small_config(max_grad_norm=0.1, precision="bfloat16"),
+        study_config(),
+    ],
+    ids=["plain", "parts", "clipped", "study"],
+)
 def test_waits_for_the_device_do_not_grow_with_the_batches(
-    tmp_path: Path, split: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An epoch of 100 batches reads as few values from the device as one of 5."""
     calls = [0]
@@ -107,8 +116,7 @@ def test_waits_for_the_device_do_not_grow_with_the_batches(
         monkeypatch.setattr(torch.Tensor, name, counted)
     waits = []
     for train in (40, 800):
-        data = small_data(train=train)
-        trainer = make_trainer(tmp_path / str(train), data, grad_accum_split=split)
+        trainer = make_trainer(tmp_path / str(train), study_data(train=train), config)
         calls[0] = 0
         with CountWaits() as mode:
             trainer.train_epoch()

@@ -11,6 +11,7 @@ from small_run import make_trainer, study_config, study_data, weights
 from test_resume import best_of, numbers, stop_after
 from torch.nn import functional
 
+from outlast.config import parse
 from outlast.data.sampling import batch_of, epoch_order
 from outlast.errors import InterruptedRunError
 from outlast.objective.losses import class_weights, noise_corrected_bce
@@ -88,6 +89,28 @@ def test_the_gradient_is_that_of_the_objective_written_out(tmp_path: Path) -> No
     trainer._train_step(rows)
     for parameter, gradient in zip(parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("sampling", ["balance_labels", "balance_groups"])
+def test_a_balanced_run_draws_alike_and_resumes(tmp_path: Path, sampling: str) -> None:
+    """The rare category comes as often as the other, and no kill draws anew."""
+    data = study_data(train=40)
+    data.label[:40] = np.arange(40) < 5
+    data.roles.values["noise_group"][:40] = np.arange(40) < 5
+    content = study_config().model_dump(mode="json") | {"loss": {}}
+    content["training"] |= {"sampling": sampling, "selection_metric": "val_loss"}
+    config = parse(content)
+    straight = make_trainer(tmp_path / "straight", data, config)
+    drawn = straight._order()
+    assert 10 < (drawn < 5).sum() < 30
+    expected = straight.train(2)
+    first = make_trainer(tmp_path / "run", data, config)
+    stop_after(first, 7)
+    with pytest.raises(InterruptedRunError):
+        first.train(2)
+    second = make_trainer(tmp_path / "run", data, config)
+    assert numbers(second.train(2)) == numbers(expected)
+    assert torch.equal(weights(second), weights(straight))
 
 
 def test_history_and_log_tell_what_the_heads_did(tmp_path: Path, said: list[str]) -> None:
