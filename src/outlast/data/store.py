@@ -118,6 +118,23 @@ class DataSet:
         return cls(dict(inputs), numbers, names, rows, normalization, content, roles)
 
 
+def read_data(section: DataSection) -> tuple[DataSet, dict[str, Path]]:
+    """Read, check and split what the `data:` section names. Writes nothing.
+
+    Returns:
+        The data set, and the .npy file of each input that is used where it lies.
+
+    Raises:
+        DataError: The source cannot be used as the section says.
+    """
+    source = read(section)
+    _check_names(source)
+    roles = read_roles(source.roles, len(source.label))
+    label, classes, splits = _label_and_splits(source, section, roles)
+    data = DataSet.from_arrays(source.inputs, label, splits, classes, section.normalize, roles)
+    return data, source.files
+
+
 def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
     """Read, check, split and store a data set in ``folder``; return the manifest.
 
@@ -127,20 +144,16 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
     Raises:
         DataError: The source cannot be used as the section says.
     """
-    source = read(section)
+    data, in_place = read_data(section)
     _check_folder(section, folder)
-    _check_names(source)
-    roles = read_roles(source.roles, len(source.label))
-    label, classes, splits = _label_and_splits(source, section, roles)
-    data = DataSet.from_arrays(source.inputs, label, splits, classes, section.normalize, roles)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     remove_leftovers(folder)
     manifest = {
         "format": FORMAT,
         "inputs": {
-            name: describe_in_place(source.files[name], array)
-            if name in source.files
+            name: describe_in_place(in_place[name], array)
+            if name in in_place
             else write_array(folder / f"{name}.npy", array)
             for name, array in data.inputs.items()
         },
@@ -150,9 +163,9 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
         },
         "roles": {
             role: write_array(folder / f"role_{role}.npy", values)
-            for role, values in roles.values.items()
+            for role, values in data.roles.values.items()
         },
-        "role_names": roles.names,
+        "role_names": data.roles.names,
         "classes": data.classes,
         "counts": {key: _class_counts(data, rows) for key, rows in data.splits.items()},
         "normalize": section.normalize,
