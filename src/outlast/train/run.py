@@ -103,13 +103,10 @@ def _build(
     if config.training.precision == "float16" and ranks.device.type == "cpu":
         raise ConfigError(["training.precision: float16 needs a GPU, and there is none; bfloat16"])
     seed_everything(config.training.seed, ranks.device)
-    network = build_network(config.model, data.row_shapes, objective.num_outputs)
-    model: nn.Module = add_heads(network, config, data, objective)
+    model: nn.Module = build_study(config, data, objective)
     if ranks.device.type == "cuda" and ranks.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(ranks.device)
-    if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise ModelError(f"model.network: {config.model.network} has no parameter to train")
     return Trainer(
         model=model,
         data=data,
@@ -120,6 +117,21 @@ def _build(
         distributed=ranks,
         interrupt=interrupt,
     )
+
+
+def build_study(config: Config, data: DataSet, objective: Objective) -> StudyNetwork:
+    """Build what a run trains, the network with its heads, on the CPU.
+
+    Raises:
+        ModelError: It cannot be built, does not fit the objective, or has nothing to train.
+    """
+    network = build_network(config.model, data.row_shapes, objective.num_outputs)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ModelError(
+            f"model.network: {config.model.network} has no parameter to train; give it one, or"
+            " leave requires_grad as it is"
+        )
+    return add_heads(network, config, data, objective)
 
 
 def add_heads(
