@@ -154,6 +154,32 @@ def test_a_misspelt_built_in_is_refused_before_any_job(workdir):
     snakemake(workdir, "-n", "--config", "data={source: iris.csv}")
 
 
+def test_names_that_the_source_lacks_are_refused_before_any_job(workdir):
+    """All of them on one screen, without torch; not where another rule will write the source."""
+    (workdir / "rows.csv").write_text("gene_a,gene_b,cell\n1,2,x\n")
+    names = "inputs: ['gene_*', 'rna_*'], label: cells"
+    for source in ("rows.csv", "later.csv"):
+        change = f"data={{source: {source}, {names}}}"
+        process = snakemake(workdir, "-n", "--config", change, check=False, **fake_torch(workdir))
+        assert process.returncode != 0
+        assert "torch was imported" not in process.stdout
+        is_there = source == "rows.csv"
+        assert ("MissingInputException" in process.stdout) != is_there
+        assert ("2 problems in config/config.yaml:" in process.stdout) == is_there
+        for said in ("data.label: 'cells' is not in the source", "data.inputs: 'rna_*' is not in"):
+            assert (said in process.stdout) == is_there
+        # Snakemake names the place in its own file, and nothing below that
+        assert process.stdout.count('  File "') == is_there
+
+
+def fake_torch(workdir):
+    """Return an environment in which to import torch ends the process."""
+    fake = workdir / "fake/torch"
+    fake.mkdir(parents=True, exist_ok=True)
+    (fake / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
+    return {"PYTHONPATH": os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])}
+
+
 def test_no_rule_retries_by_itself():
     """Retries come from the profile alone: a rule's own multiply on SLURM (story 22)."""
     rules = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
@@ -188,16 +214,12 @@ def test_lint_finds_nothing(workdir):
 
 def test_a_thousand_runs_parse_in_seconds_without_torch(workdir):
     """A dry run of 1,000 runs takes seconds, and fails if anything imports torch."""
-    fake = workdir / "fake/torch"
-    fake.mkdir(parents=True)
-    (fake / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
-    path = os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])
     seeds = ", ".join(map(str, range(1000)))
     change = f"sweep={{parameters: {{}}, replicates: {{training.seed: [{seeds}]}}}}"
     (workdir / "config/config.yaml").write_text(
         f"data: {{source: digits}}\n{change.replace('=', ': ', 1)}\n"
     )
-    process = snakemake(workdir, "-n", "--quiet", "rules", PYTHONPATH=path)
+    process = snakemake(workdir, "-n", "--quiet", "rules", **fake_torch(workdir))
     assert re.search(r"^train +1000$", process.stdout, re.MULTILINE)
     assert "torch was imported" not in process.stdout
 

@@ -10,6 +10,7 @@ from snakemake.utils import validate
 from outlast.sections import BUILT_IN_SOURCES
 from outlast.config import parse as parse_experiment  # Snakemake has a global named parse
 from outlast.config import read_yaml
+from outlast.data.names import missing_names
 from outlast.errors import ConfigError
 from outlast.files import write_json
 from outlast.sweep import expand as expand_sweep
@@ -66,6 +67,9 @@ def list_of_runs(wildcards):
 
 def source_files(wildcards):
     """The user's own files behind `data.source`; none for a built-in data set."""
+    # here and not above: the job of a rule that writes the source must not be refused for it
+    if problems := missing_names(EXPERIMENT.data):
+        raise WorkflowError(str(ConfigError(problems, CONFIG_NAME)))
     if EXPERIMENT.data.source in BUILT_IN_SOURCES:
         return []
     source = Path(EXPERIMENT.data.source).expanduser()

@@ -1,5 +1,6 @@
 """Reader of tables: columns by pattern become arrays (N, columns)."""
 
+import csv
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def column_names(path: Path) -> list[str] | None:
+    """Return the columns of a table from its first line, as :func:`read_frame` will call them.
+
+    None where the file is no text, or has no line.
+    """
+    # not with pandas, whose import takes longer than everything else that Snakemake parses
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, delimiter=SEPARATORS[path.suffix.lower()])
+            header = next((line for line in lines if line), None)
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return None
+    return header and [name or f"Unnamed: {place}" for place, name in enumerate(header)]
 
 
 def read_frame(path: Path, section: DataSection) -> "pd.DataFrame":
@@ -98,7 +114,7 @@ def _column_groups(frame: "pd.DataFrame", section: DataSection) -> dict[str, lis
     groups = entries.items() if isinstance(entries, dict) else [("features", entries)]
     columns = list(frame.columns)
     chosen = {
-        name: _matching([patterns] if isinstance(patterns, str) else patterns, columns, section)
+        name: _chosen([patterns] if isinstance(patterns, str) else patterns, columns, section)
         for name, patterns in groups
     }
     if not all(chosen.values()) or not chosen:
@@ -125,10 +141,15 @@ def _numeric_columns(frame: "pd.DataFrame", section: DataSection) -> list[str]:
     return columns
 
 
-def _matching(patterns: Iterable[str], columns: Sequence[str], section: DataSection) -> list[str]:
+def matching(pattern: str, columns: Iterable[str]) -> set[str]:
+    """Return the columns that a pattern of `data.inputs` means; a name means itself."""
+    return {name for name in columns if name == pattern or fnmatchcase(name, pattern)}
+
+
+def _chosen(patterns: Iterable[str], columns: Sequence[str], section: DataSection) -> list[str]:
     matched: set[str] = set()
     for pattern in patterns:
-        found = {name for name in columns if name == pattern or fnmatchcase(name, pattern)}
+        found = matching(pattern, columns)
         if not found:
             require("data.inputs", pattern, columns)
         for name in sorted(found):
