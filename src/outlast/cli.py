@@ -35,6 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="outlast", description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
+    check = verbs.add_parser("check", help="say what training would refuse, or what it would do")
+    check.add_argument("config", help="experiment file, or its content as JSON: {...}")
+    check.set_defaults(verb=_check)
+
     prepare = verbs.add_parser("prepare", help="read the source, split it, write the data folder")
     _add_config(prepare)
     prepare.add_argument("--out", type=Path, required=True, help="data folder to write")
@@ -99,6 +103,16 @@ def _choose_run(content: Mapping[str, Any], source: str, name: str | None) -> Co
         given = "none was named" if name is None else f"{name} is not among them"
         raise ConfigError([f"--run-name: {given}; there are: {', '.join(runs)}"], source)
     return runs[name]
+
+
+def _check(options: argparse.Namespace) -> None:
+    content, source = _read_config(options.config)
+    runs = expand(content, source)
+    # only now torch: a misspelt key is told at once
+    from outlast.check.findings import check
+    from outlast.check.overview import show
+
+    show(check(runs, source))
 
 
 def _prepare(options: argparse.Namespace) -> None:

@@ -1,0 +1,1 @@
+"""`outlast check`: what training would refuse, found without training; and what it would do."""
