@@ -3,13 +3,12 @@
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import Progress, TaskID
-from torch import Tensor, nn
+from torch import nn
 
 from outlast.data.batches import BatchReader
 from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
@@ -19,7 +18,6 @@ from outlast.errors import InterruptedRunError, NonFiniteLossError
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
 from outlast.objective.objective import Objective
-from outlast.objective.scores import score
 from outlast.recipe import recipe
 from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
@@ -39,7 +37,7 @@ from outlast.train.single_rows import refuse_single_rows
 from outlast.train.state import Position, RunState, Stopwatch
 from outlast.train.step import Step
 from outlast.train.untracked import Untracked
-from outlast.train.validation import Validation, predict_split
+from outlast.train.validation import Validation, Validator
 
 log = logging.getLogger("outlast")
 
@@ -97,6 +95,16 @@ class Trainer:
         self._step = Step(
             study, data, self._reader, objective, optimizer, training, self.distributed
         )
+        self._validator = Validator(
+            study,
+            data,
+            self._reader,
+            objective,
+            self._step.autocast,
+            self.metric,
+            training.batch_size,
+            self.distributed,
+        )
         self.run = RunState(
             model=study,
             optimizer=optimizer,
@@ -120,7 +128,6 @@ class Trainer:
         self._trained: Row = {}
         self._validation: Validation | None = None
         self._untracked = Untracked(self.model)
-        self._warned = False
         self._epoch_returned = False
 
     def train(
@@ -251,43 +258,10 @@ class Trainer:
             _advance(progress, task_id)
             self._at_boundary()
 
-        def forward(inputs: Sequence[Tensor]) -> Tensor:
-            with self._step.autocast():
-                outputs = self.study(*inputs)
-            parts = [outputs.logits.float().reshape(len(inputs[0]), -1)]
-            if outputs.target is not None:
-                parts.append(outputs.target.float().reshape(-1, 1))
-            return torch.cat(parts, dim=1)
-
-        rows, batch_size = self.data.splits["validation"], self.config.training.batch_size
         self._step.gradients.sync_buffers()
-        found = predict_split(
-            self.study,
-            forward,
-            self._reader,
-            rows,
-            batch_size,
-            self.distributed,
-            seed_batch,
-            at_boundary,
-        )
-        result = self._score(found, rows) if self.distributed.is_main else None
-        result = self.distributed.broadcast(result)
-        assert result is not None, "rank 0 has scored"
-        if self.distributed.is_main:
-            self._warn_of_undefined(result)
+        result = self._validator.validate(seed_batch, at_boundary)
         self._validation = result
         return result.loss or 0.0, result.accuracy, result.auc or 0.0, result.f1 or 0.0
-
-    def _score(self, found: Tensor, rows: Rows) -> Validation:
-        """Score the gathered outputs of the whole split, once."""
-        batch = self._reader.targets(rows)
-        logits = found[:, : self.objective.num_outputs]
-        regression = None
-        if self.study.regression is not None:
-            regression = self.objective.mean_regression(found[:, -1], batch)
-        loss = self.objective.mean_loss(logits, batch)
-        return Validation.of(loss, score(logits, batch.label, self.metric), regression)
 
     def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""
@@ -399,16 +373,6 @@ class Trainer:
         if self._ledger:
             self._ledger.end("failed", message)
         raise NonFiniteLossError(message)
-
-    def _warn_of_undefined(self, result: Validation) -> None:
-        """Say once per attempt why a metric is shown as 0."""
-        if (names := result.undefined()) and not self._warned:
-            self._warned = True
-            log.warning(
-                "%s undefined (shown as 0, null in history.json): the validation split lacks a"
-                " class, or the model gives no finite numbers",
-                ", ".join(names),
-            )
 
     @property
     def _has_validation(self) -> bool:
