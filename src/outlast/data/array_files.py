@@ -78,8 +78,9 @@ def open_array(folder: Path, entry: Entry) -> np.ndarray:
     """
     path = path_of(folder, entry)
     try:
-        # "c": changes would stay in this process. torch.from_numpy warns of read-only arrays
-        array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
+        # not "c", which torch would take without a warning: Linux counts a private map that may
+        # be written to as memory, and refuses one that is larger than it has
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be opened ({error}); run prepare again") from error
     stat = path.stat()

@@ -1,5 +1,6 @@
 """From row numbers to tensors on the device: one gather per array and batch."""
 
+import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,13 @@ class Batch:
     roles: dict[str, Tensor] = field(default_factory=dict)
 
 
+def _over(array: np.ndarray) -> Tensor:
+    """Return a tensor over the memory of an array, which may be a map that nobody may write to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(np.asarray(array))
+
+
 class BatchReader:
     """Reads batches from the memory maps of a data set."""
 
@@ -42,10 +50,10 @@ class BatchReader:
         """
         # tensors over the memory maps, not copies: index_select touches only the wanted pages,
         # and what it allocates is aligned, so that kernels give the same bits in each attempt
-        self._inputs = [torch.from_numpy(array) for array in data.inputs.values()]
-        self._label = torch.from_numpy(np.asarray(data.label))
+        self._inputs = [_over(array) for array in data.inputs.values()]
+        self._label = _over(data.label)
         self._roles = {
-            role: torch.from_numpy(np.asarray(values))
+            role: _over(values)
             for role, values in data.roles.values.items()
             if role != "group"  # which only splits need
         }
@@ -54,7 +62,7 @@ class BatchReader:
 
     def read(self, rows: Rows) -> Batch:
         """Return the batch of ``rows``, in their order. Empty rows give empty tensors."""
-        index = torch.from_numpy(rows)
+        index = torch.from_numpy(np.array(rows))
         inputs = [self._move(array.index_select(0, index)) for array in self._inputs]
         inputs = self._normalization([tensor.to(torch.float32) for tensor in inputs])
         roles = {role: self._move(array[index]) for role, array in self._roles.items()}
@@ -62,7 +70,7 @@ class BatchReader:
 
     def targets(self, rows: Rows) -> Batch:
         """Return label and roles of ``rows`` on the host, without inputs."""
-        index = torch.from_numpy(rows)
+        index = torch.from_numpy(np.array(rows))
         roles = {role: array[index] for role, array in self._roles.items()}
         return Batch([], self._label[index], roles)
 

@@ -40,7 +40,8 @@ class MLP(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return logits (batch, num_outputs)."""
-        rows = torch.cat([tensor.flatten(1) for tensor in inputs], dim=1)
+        # not flatten(1), which an input of one value per row has not
+        rows = torch.cat([tensor.reshape(len(tensor), -1) for tensor in inputs], dim=1)
         return self.head(self.body(rows))  # type: ignore[no-any-return]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from outlast.data import array_files
+from outlast.data.batches import BatchReader
 from outlast.data.store import DataSet, check_prepared, open_data, prepare
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK
@@ -87,15 +88,33 @@ def test_manifest(archive: Path, tmp_path: Path) -> None:
 
 
 def test_maps_feed_torch_without_a_warning(archive: Path, tmp_path: Path) -> None:
-    """Inputs and label are memory maps, which torch takes as they are and nobody can damage."""
-    data = make(archive, tmp_path / "out")
+    """Inputs and label are memory maps that nobody can write to; batches are copies of rows."""
+    data = make(archive, tmp_path / "out", normalize="none")
+    for array in (data.inputs["signal"], data.label, data.splits["train"]):
+        assert isinstance(array, np.memmap)
+        assert not array.flags.writeable
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tensor = torch.from_numpy(data.inputs["signal"])
-    tensor.zero_()
-    assert isinstance(data.inputs["signal"], np.memmap)
-    assert isinstance(data.label, np.memmap)
-    assert np.array_equal(open_data(tmp_path / "out").inputs["signal"], SIGNAL)
+        batch = BatchReader(data, torch.device("cpu")).read(data.splits["train"])
+    batch.inputs[0].zero_()
+    assert np.array_equal(data.inputs["signal"], SIGNAL)
+
+
+def test_data_larger_than_the_memory_can_be_mapped(tmp_path: Path) -> None:
+    """Two terabytes, sparse: a map that might be written to would be counted as memory."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": (2**39,)}
+    path = tmp_path / "large.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        size = file.tell() + 4 * 2**39
+        try:
+            file.truncate(size)
+        except OSError:
+            pytest.skip("no sparse files here")
+    entry = {"file": path.name, "shape": [2**39], "dtype": "float32", "bytes": size}
+    changed = [path.stat().st_mtime_ns, path.stat().st_ctime_ns]
+    array = array_files.open_array(tmp_path, {**entry, "changed": changed, "sha256": ""})
+    assert array[2**38] == 0
 
 
 def test_content_is_the_same_wherever_it_lies(

@@ -86,3 +86,9 @@ def test_the_last_layer_is_called_head(network: str) -> None:
     logits = module(torch.randn(2, *shape))
     assert isinstance(module.head, torch.nn.Linear)
     assert seen[0] is logits
+
+
+def test_an_mlp_takes_inputs_of_one_value_per_row() -> None:
+    """An array (N,) beside one of (N, 3)."""
+    network = BUILT_IN["mlp"](input_shapes=[(), (3,)], num_outputs=2)
+    assert network(torch.zeros(5), torch.zeros(5, 3)).shape == (5, 2)
