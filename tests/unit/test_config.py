@@ -192,7 +192,9 @@ def test_a_dumped_config_parses_to_itself():
     assert parse(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "examples/breast_cancer.yaml"])
+@pytest.mark.parametrize(
+    "file", ["config.yaml", "examples/breast_cancer.yaml", "examples/diabetes.yaml"]
+)
 def test_the_shipped_experiments_are_valid(file):
     """The default and every example load."""
     assert load(ROOT / "config" / file).experiment

@@ -68,7 +68,9 @@ def test_a_stale_document_is_found_and_rewritten(checkout, capsys):
     assert main(["--check", "--root", str(checkout)]) == 0
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "examples/breast_cancer.yaml"])
+@pytest.mark.parametrize(
+    "file", ["config.yaml", "examples/breast_cancer.yaml", "examples/diabetes.yaml"]
+)
 def test_the_schema_accepts_the_shipped_experiments(file):
     """What an editor checks and what the code checks agree on good files."""
     content = yaml.safe_load((ROOT / "config" / file).read_text())

@@ -73,6 +73,13 @@ def test_another_experiment_file_replaces_the_default(workdir):
     assert "cnn2d" not in output
 
 
+def test_the_example_with_an_adversary_has_ten_seeds_for_each_strength(workdir):
+    """diabetes: no adversary and two strengths, the same seeds for all, so that they are pairs."""
+    jobs = planned(workdir, "--configfile", ROOT / "config/examples/diabetes.yaml")
+    runs = {f"strength={x},seed={seed}" for x in ("0.0", "3.0", "10.0") for seed in range(10)}
+    assert jobs["train"] == jobs["evaluate"] == runs
+
+
 def test_single_keys_can_be_set_on_the_command_line(workdir):
     """--config changes a key of the default experiment, and of one given by file."""
     change = ("--config", "experiment=trial", "training={epochs: 4}")
