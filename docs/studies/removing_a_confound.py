@@ -223,7 +223,7 @@ def draw(
             axes.grid(visible=False, axis="x")
         left, right = figure.axes
         left.axhline(0.5, color=GREY, linewidth=1.1)
-        left.plot([], [], color=GREY, linestyle="--", linewidth=1.1, label="same, on the inputs")
+        left.plot([], [], color=GREY, linestyle="--", linewidth=1.1, label="the same on the inputs")
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         middle = np.mean(right.get_ylim())
         reach = np.ptp(left.get_ylim()) / 2  # equal lengths are equal differences

@@ -34,7 +34,7 @@ class ModelFile:
 
     Attributes:
         weights: State dict of the network, plain names, on the CPU.
-        config: Sections data, model, loss and training of the run, plain values.
+        config: The sections of the run that shape its numbers, plain values.
         classes: Name of each class index.
         row_shapes: Input name -> shape of one row, in the order of ``forward``.
         num_outputs: Logits per row: 1 for a binary loss.
