@@ -96,9 +96,10 @@ class Objective:
         """
         main = self.main_sum(outputs.logits, batch)
         total = main / normalisers.main
+        # so that the sum over an epoch is that of the batches' means, weighted by rows
+        scale = normalisers.rows / normalisers.main
         sums = {
-            # so that the sum over an epoch is that of the batches' means, weighted by rows
-            "loss": main * (normalisers.rows / normalisers.main),
+            "loss": main if scale == 1 else main * scale,
             "correct": count_correct(outputs.logits, batch.label),
         }
         if outputs.confound is not None:

@@ -1,6 +1,6 @@
 """One optimizer step on one global batch: parts, ranks, precision, clipping."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -43,9 +43,9 @@ class Step:
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the network computes."""
         precision = PRECISIONS.get(self._section.precision)
-        return torch.autocast(
-            self._distributed.device.type, precision, enabled=precision is not None
-        )
+        if precision is None:
+            return nullcontext()
+        return torch.autocast(self._distributed.device.type, precision)
 
     def take(self, rows: Rows, step: int, strength: float, meter: Meter) -> None:
         """Train on the rows of one global batch.
