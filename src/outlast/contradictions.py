@@ -43,6 +43,11 @@ def _no_noise_group(config: Config) -> bool:
 
 RULES = (
     Contradiction(
+        lambda c: c.training.augment.min_scale > c.training.augment.max_scale,
+        "training.augment.min_scale: {training.augment.min_scale} is above max_scale"
+        " {training.augment.max_scale}; swap them",
+    ),
+    Contradiction(
         lambda c: c.data.split.validation + c.data.split.test >= 1,
         "data.split: validation {data.split.validation} + test {data.split.test} leave nothing to"
         " train on; their sum must be below 1",

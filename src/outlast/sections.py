@@ -192,6 +192,32 @@ class SchedulerSection(Section):
     factor: float = Field(0.5, gt=0, lt=1, description="What plateau multiplies the rate by.")
 
 
+class TimeMaskSection(Section):
+    """Stretches of the last axis that are set to 0."""
+
+    width: int = Field(1, ge=1, description="Length of a stretch, in positions.")
+    count: int = Field(0, ge=0, description="Stretches per row. 0: off.")
+
+
+class AugmentSection(Section):
+    """Random changes of training rows after `data.normalize`, others in each epoch."""
+
+    jitter: float = Field(
+        0.0, ge=0, description="Standard deviation of normal noise on every value. 0: off."
+    )
+    min_scale: float = Field(
+        1.0, gt=0, description="Smallest factor of a row; drawn up to `max_scale`."
+    )
+    max_scale: float = Field(1.0, gt=0, description="Largest factor of a row. Both 1: off.")
+    shift: int = Field(
+        0,
+        ge=0,
+        description="Each row moved by up to so many positions along its last axis, zeros coming"
+        " in; inputs with channels only. 0: off.",
+    )
+    time_mask: TimeMaskSection = Field(default_factory=TimeMaskSection, description="")
+
+
 class TrainingSection(Section):
     """How the network is trained."""
 
@@ -236,6 +262,7 @@ class TrainingSection(Section):
         description="`shuffle`: each row once per epoch. `balance_labels`, `balance_groups`: as"
         " many draws, with replacement, equally often from each class or `data.noise_group`.",
     )
+    augment: AugmentSection = Field(default_factory=AugmentSection, description="")
     seed: int = Field(0, ge=0, description="Seed of initial weights, order of rows and dropout.")
 
 

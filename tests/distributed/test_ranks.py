@@ -79,6 +79,8 @@ def test_a_study_does_not_depend_on_the_ranks(
     alone = results[1][0]["study"][f"{name} {dtype}"]
     for rank in results[world_size]:
         found = rank["study"][f"{name} {dtype}"]
+        step = (found["gradient"] - alone["gradient"]).abs().max()
+        assert step / alone["gradient"].abs().max() < TOLERANCE[dtype]
         distance = (found["weights"] - alone["weights"]).abs().max()
         assert distance / alone["weights"].abs().max() < 10 * TOLERANCE[dtype]
         for key in (*NUMBERS, "train_adv_loss", "train_reg_loss", "val_reg_loss"):

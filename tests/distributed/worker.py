@@ -109,8 +109,17 @@ def study(folder: Path, ranks: Distributed) -> dict[str, Any]:
             trainer = make_trainer(
                 folder / f"{name} {dtype}", data, config, dtype=dtype, distributed=ranks
             )
+            trainer._train_step(data.splits["train"][:10])
+            gradient = torch.cat(trainer._step.gradients.flats).clone()
+            trainer = make_trainer(
+                folder / f"{name} {dtype}", data, config, dtype=dtype, distributed=ranks
+            )
             history = trainer.train(3, 0)
-            results[f"{name} {dtype}"] = {"weights": weights(trainer), "history": history}
+            results[f"{name} {dtype}"] = {
+                "weights": weights(trainer),
+                "history": history,
+                "gradient": gradient,
+            }
     return results
 
 

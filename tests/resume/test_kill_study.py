@@ -43,6 +43,7 @@ STUDY: dict[str, Any] = {
         "quantile_grad_clip": True,
         "max_grad_norm": 5.0,
         "precision": "bfloat16",
+        "augment": {"jitter": 0.1, "min_scale": 0.9, "max_scale": 1.1},
         "early_stopping_patience": 0,
     },
 }

@@ -66,12 +66,13 @@ def study_data(train: int = 30, validation: int = 12, classes: int = 2, seed: in
 
 
 def study_config(every_seconds: float = 1e6, **training: Any) -> Config:
-    """Everything at once: heads, label noise, both clippings, warm-up, plateau, accumulation."""
+    """Everything at once: heads, label noise, augmentation, clippings, warm-up, plateau, parts."""
     keys = {
         "grad_accum_split": 3,
         "quantile_grad_clip": True,
         "max_grad_norm": 5.0,
         "warmup_epochs": 2,
+        "augment": {"jitter": 0.05, "min_scale": 0.9, "max_scale": 1.1},
         "scheduler": {"name": "reduce_on_plateau", "patience": 0},
         "batch_size": 8,
         "learning_rate": 0.05,
@@ -121,7 +122,9 @@ def make_trainer(
     # in the network's dtype, to compare sums to the last digits
     objective = replace(build_objective(config, data), dtype=dtype)
     torch.manual_seed(config.training.seed)
-    model = add_heads(Net(objective.num_outputs, dropout), config, data, objective).to(dtype)
+    device = distributed.device if distributed else torch.device("cpu")
+    network = add_heads(Net(objective.num_outputs, dropout), config, data, objective)
+    model = network.to(device, dtype)
     folder.mkdir(exist_ok=True)
     return Trainer(
         model=model,

@@ -14,6 +14,10 @@ SPLIT = {"validation": 0}
 
 # (sections, start of the one line that they give)
 BROKEN: list[tuple[dict[str, Any], str]] = [
+    (
+        {"training": {"augment": {"min_scale": 1.2}}},
+        "training.augment.min_scale: 1.2 is above max_scale 1.0; swap them",
+    ),
     ({"data": {"split": {"validation": 0.6, "test": 0.5}}}, "data.split: validation 0.6 + test"),
     ({"data": {"split": {"validation": 0, "test": 0}}}, "data.split: validation and test are both"),
     ({"data": {"threshold": "median"}}, "data.threshold: median is that of the training split"),

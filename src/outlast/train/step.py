@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from outlast.data.augment import Augment
 from outlast.data.batches import BatchReader
 from outlast.data.sampling import Rows, cut
 from outlast.data.store import DataSet
@@ -14,6 +15,7 @@ from outlast.sections import TrainingSection
 from outlast.train.clipping import Clipping
 from outlast.train.gradients import FlatGradients
 from outlast.train.meter import Meter
+from outlast.train.state import Position
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -29,12 +31,14 @@ class Step:
         objective: Objective,
         optimizer: torch.optim.Optimizer,
         section: TrainingSection,
+        augment: Augment,
         distributed: Distributed,
     ) -> None:
         """Put the parts together."""
         device = distributed.device
         self._network, self._data, self._reader = network, data, reader
         self._objective = objective.to(device)
+        self._augment = augment
         self._optimizer, self._section, self._distributed = optimizer, section, distributed
         self.gradients = FlatGradients(network, distributed)
         self.clipping = Clipping(section, device)
@@ -47,12 +51,12 @@ class Step:
             return nullcontext()
         return torch.autocast(self._distributed.device.type, precision)
 
-    def take(self, rows: Rows, step: int, strength: float, meter: Meter) -> None:
+    def take(self, rows: Rows, position: Position, strength: float, meter: Meter) -> None:
         """Train on the rows of one global batch.
 
         Args:
             rows: Of all ranks.
-            step: Number within the epoch.
+            position: Epoch and step.
             strength: Of the adversary in this epoch.
             meter: Gets the sums of this rank.
         """
@@ -66,11 +70,12 @@ class Step:
             if len(part) == 0 and ranks.device.type == "cpu":
                 continue
             batch = self._reader.read(part)
+            inputs = self._augment(batch.inputs, part, position.epoch)
             with self.autocast():
-                outputs: Outputs = self._network(*batch.inputs, strength=strength)
+                outputs: Outputs = self._network(*inputs, strength=strength)
             loss, sums = self._objective.part(outputs, batch, normalisers)
             self.scaler.scale(loss).backward()
-            meter.add(step, sums)
+            meter.add(position.step, sums)
         self.gradients.reduce()
         self.scaler.unscale_(self._optimizer)
         self.clipping.clip(self.gradients.flats)

@@ -10,6 +10,7 @@ import torch
 from rich.progress import Progress, TaskID
 from torch import nn
 
+from outlast.data.augment import Augment
 from outlast.data.batches import BatchReader
 from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
 from outlast.data.store import DataSet
@@ -93,7 +94,14 @@ class Trainer:
         selection = Selection(lower_is_better=self.metric == "val_loss")
         self._reader = BatchReader(data, self.distributed.device)
         self._step = Step(
-            study, data, self._reader, objective, optimizer, training, self.distributed
+            study,
+            data,
+            self._reader,
+            objective,
+            optimizer,
+            training,
+            Augment(training.augment, training.seed),
+            self.distributed,
         )
         self._validator = Validator(
             study,
@@ -224,7 +232,7 @@ class Trainer:
         """Take one optimizer step on one global batch."""
         position = self.run.position
         self._seed(position.step)
-        self._step.take(rows, position.step, self.strength, self.run.meter)
+        self._step.take(rows, position, self.strength, self.run.meter)
 
     @property
     def strength(self) -> float:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from outlast.data.sampling import epoch_order
 from outlast.data.store import DataSet, open_data, prepare
+from outlast.distributed import Distributed
 from outlast.errors import DataError, ModelError, NonFiniteLossError
 from outlast.sections import Config, DataSection
 from outlast.train.state import Position
@@ -92,6 +93,19 @@ class CountWaits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+            ],
+        ),
+    ],
+)
+@pytest.mark.parametrize(
     "config",
     [
         small_config(),
@@ -102,7 +116,7 @@ class CountWaits(TorchDispatchMode):
     ids=["plain", "parts", "clipped", "study"],
 )
 def test_waits_for_the_device_do_not_grow_with_the_batches(
-    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: Config, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An epoch of 100 batches reads as few values from the device as one of 5."""
     calls = [0]
@@ -116,7 +130,9 @@ def test_waits_for_the_device_do_not_grow_with_the_batches(
         monkeypatch.setattr(torch.Tensor, name, counted)
     waits = []
     for train in (40, 800):
-        trainer = make_trainer(tmp_path / str(train), study_data(train=train), config)
+        ranks = Distributed(device=torch.device(device))
+        folder = tmp_path / str(train)
+        trainer = make_trainer(folder, study_data(train=train), config, distributed=ranks)
         calls[0] = 0
         with CountWaits() as mode:
             trainer.train_epoch()

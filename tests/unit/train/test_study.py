@@ -61,7 +61,7 @@ def test_every_split_of_a_batch_takes_the_same_steps(
 def test_the_gradient_is_that_of_the_objective_written_out(tmp_path: Path) -> None:
     """Main loss + adversary + weight x regression, each over its own rows of the whole batch."""
     data = study_data(train=24)
-    config = study_config(grad_accum_split=4, batch_size=12, max_grad_norm=0)
+    config = study_config(grad_accum_split=4, batch_size=12, max_grad_norm=0, augment={})
     trainer = make_trainer(tmp_path, data, config, dtype=torch.float64)
     order = epoch_order(data.splits["train"], 0, 0)
     rows = batch_of(order, 0, 12)
@@ -111,6 +111,27 @@ def test_a_balanced_run_draws_alike_and_resumes(tmp_path: Path, sampling: str) -
     second = make_trainer(tmp_path / "run", data, config)
     assert numbers(second.train(2)) == numbers(expected)
     assert torch.equal(weights(second), weights(straight))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(
+    tmp_path: Path, dtype: torch.dtype, tolerance: float, unknown: bool
+) -> None:
+    """1 to 7 parts of 10 rows, of which some or all have neither confound nor target (story 38)."""
+    data, gradients = study_data(train=23), {}
+    if unknown:
+        data.roles.values["confound"][:] = -1
+        data.roles.values["target"][:] = np.nan
+    for split in range(1, 8):
+        config = study_config(grad_accum_split=split, max_grad_norm=0, learning_rate=1e-30)
+        trainer = make_trainer(tmp_path, data, config, dtype=dtype)
+        trainer._train_step(data.splits["train"][:10])
+        gradients[split] = torch.cat(trainer._step.gradients.flats).clone()
+    largest = gradients[1].abs().max()
+    assert bool(gradients[1].isfinite().all())
+    for split, gradient in gradients.items():
+        assert float((gradient - gradients[1]).abs().max() / largest) < tolerance, split
 
 
 def test_history_and_log_tell_what_the_heads_did(tmp_path: Path, said: list[str]) -> None:
