@@ -24,12 +24,9 @@ from sklearn.metrics import r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from outlast.data.batches import BatchReader
-from outlast.data.normalize import Normalization
 from outlast.data.store import DataSet, open_data
-from outlast.evaluate.predict import check_inputs
+from outlast.evaluate.predict import predict
 from outlast.model.file import MODEL_BEST, ModelFile, load_model_file
-from outlast.model.heads import Regression, find_head
 from outlast.report.style import BLACK, BLUE, GREEN, GREY, VERMILION, figure_file
 
 CPU = torch.device("cpu")
@@ -51,23 +48,13 @@ class Representation:
     target: np.ndarray
 
 
-@torch.inference_mode()
 def represent(model_file: ModelFile, data: DataSet, rows: np.ndarray) -> Representation:
     """Return the input of the last layer, and what the layers behind it say, for two classes."""
-    check_inputs(model_file, data)
-    network, read = model_file.build(), []
-    find_head(network, model_file.config["model"]["head"]).register_forward_pre_hook(
-        lambda _, inputs: read.append(inputs[0].flatten(1))
-    )
-    normalization = Normalization.from_state(model_file.normalization)
-    logits = network(*BatchReader(data, CPU, normalization).read(rows).inputs)
-    prefix = "regression."
-    weights = {k[len(prefix) :]: v for k, v in model_file.heads.items() if k.startswith(prefix)}
-    unit = model_file.config["regression"]["range"] == "unit"
-    regression = Regression(read[0].shape[1], unit)
-    regression.load_state_dict(weights)
-    target = regression(read[0]) * regression.std + regression.mean
-    return Representation(read[0].numpy(), logits.reshape(-1).numpy(), target.numpy())
+    found = predict(model_file, data, rows, CPU)
+    assert found.representation is not None, "every run of the study has a regression head"
+    assert found.target is not None, "and it is that head that predicts the target"
+    logits = found.logits.reshape(-1)
+    return Representation(found.representation.numpy(), logits.numpy(), found.target.numpy())
 
 
 def probe(kind: str, train: np.ndarray, confound: np.ndarray, rows: np.ndarray) -> np.ndarray:

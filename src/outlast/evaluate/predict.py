@@ -1,5 +1,7 @@
 """Logits of a model file for rows of a data set."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,14 +13,29 @@ from outlast.errors import DataError
 from outlast.model.file import ModelFile
 
 
-def predict_logits(
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of some rows, on the CPU, in float32.
+
+    Attributes:
+        logits: (N, num_outputs).
+        target: (N,) in the unit of ``data.target``; None without a regression head.
+        representation: (N, features), what the heads have read; None without a head.
+    """
+
+    logits: Tensor
+    target: Tensor | None
+    representation: Tensor | None
+
+
+def predict(
     model_file: ModelFile,
     data: DataSet,
     rows: np.ndarray,
     device: torch.device,
     batch_size: int = 1024,
-) -> Tensor:
-    """Return the logits of ``rows``, in their order.
+) -> Predictions:
+    """Return what the model says of ``rows``, in their order.
 
     The inputs are scaled as they were in training, by the statistics in the model file: those of
     ``data`` would shift the rows by what makes this data set different.
@@ -28,29 +45,35 @@ def predict_logits(
         data: Must have the inputs that the network was trained on.
         rows: int64 row numbers, shape (N,); may be empty.
         device: Where the network runs.
-        batch_size: Rows per forward pass. Bounds the memory; the logits do not depend on it,
+        batch_size: Rows per forward pass. Bounds the memory; the result does not depend on it,
             up to float rounding.
-
-    Returns:
-        float32 on the CPU, shape (N, num_outputs).
 
     Raises:
         DataError: Other inputs or row shapes than in training, or logits that are not finite.
     """
     check_inputs(model_file, data)
-    network = model_file.build().to(device)
+    study = model_file.build_study().to(device)
     normalization = Normalization.from_state(model_file.normalization)
     reader = BatchReader(data, device, normalization)
-    parts = [torch.empty(0, model_file.num_outputs)]
+    logits = [torch.empty(0, model_file.num_outputs)]
+    targets, representations = [torch.empty(0)], [torch.empty(0, 0)]
     with torch.inference_mode():
         for start in range(0, len(rows), batch_size):
             batch = reader.read(rows[start : start + batch_size])
-            logits = network(*batch.inputs)
+            outputs = study(*batch.inputs)
             # a binary network may give (rows,) instead of (rows, 1)
-            parts.append(logits.reshape(len(batch.label), -1).float().cpu())
-    result = torch.cat(parts)
+            logits.append(outputs.logits.reshape(len(batch.label), -1).float().cpu())
+            if outputs.representation is not None:
+                representations.append(outputs.representation.float().cpu())
+            if study.regression is not None:
+                targets.append(study.regression.in_unit_of_target(outputs.target).float().cpu())
+    result = torch.cat(logits)
     _refuse_non_finite(result, rows)
-    return result
+    return Predictions(
+        result,
+        None if study.regression is None else torch.cat(targets),
+        torch.cat(representations[1:]) if len(representations) > 1 else None,
+    )
 
 
 def check_inputs(model_file: ModelFile, data: DataSet) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outlast.data.store import DataSet, open_data
 from outlast.errors import DataError
-from outlast.evaluate.predict import check_inputs, predict_logits
+from outlast.evaluate.predict import check_inputs, predict
 from outlast.files import write_atomically, write_json
 from outlast.model.file import ModelFile, load_model_file
 from outlast.objective.losses import bce, cross_entropy
@@ -58,13 +58,22 @@ def evaluate(
         log.warning("%s: %s", data_folder, OTHER_DATA)
     split = _held_out_split(data)
     rows = np.asarray(data.splits[split])
-    logits = predict_logits(model_file, data, rows, device)
+    predictions = predict(model_file, data, rows, device)
+    logits = predictions.logits
     label = torch.from_numpy(np.asarray(data.label)[rows])
     metrics = {"split": split, "data_of_training": model_file.data_content == data.content}
     origin = _origin(model_file)
     metrics |= measure(logits, label, data.classes, origin["selection_metric"]) | origin
     out_folder.mkdir(parents=True, exist_ok=True)
     table = tabulate_predictions(logits, label, rows, data.classes)
+    target = data.roles.get("target")
+    if predictions.target is not None:
+        predicted = predictions.target.numpy()
+        table["predicted_target"] = predicted
+        if target is not None:
+            unit = model_file.config["regression"]["range"] == "unit"
+            metrics["regression"] = measure_regression(predicted, target[rows], unit)
+            table["target"] = target[rows]
     content = io.BytesIO()
     table.to_parquet(content, index=False)
     write_atomically(out_folder / "predictions.parquet", content.getvalue())
@@ -128,6 +137,32 @@ def measure(
         "positive_class": classes[1] if len(classes) == 2 else None,  # of F1 and AUROC
         "confusion": confusion.tolist(),
         "per_class": [_class_metrics(confusion, place, name) for place, name in enumerate(classes)],
+    }
+
+
+def measure_regression(predicted: np.ndarray, target: np.ndarray, unit: bool) -> dict[str, Any]:
+    """Return the errors of the regression head over the rows that have a target, in float64.
+
+    Args:
+        predicted: (N,), in the unit of the target.
+        target: (N,), NaN where missing; with ``unit`` also where negative.
+        unit: Targets lie in [0, 1].
+
+    Returns:
+        ``rows`` that count, mean squared and mean absolute error, and ``r2`` = 1 - squared error /
+        that of the mean of these rows; None where undefined.
+    """
+    valid = target >= 0 if unit else ~np.isnan(target)
+    truth, guess = target[valid].astype(np.float64), predicted[valid].astype(np.float64)
+    if len(truth) == 0:
+        return {"rows": 0, "mse": None, "mae": None, "r2": None}
+    squared = float(np.square(guess - truth).mean())
+    spread = float(truth.var())
+    return {
+        "rows": len(truth),
+        "mse": squared,
+        "mae": float(np.abs(guess - truth).mean()),
+        "r2": 1 - squared / spread if spread else None,
     }
 
 

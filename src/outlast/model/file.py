@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from outlast.errors import CheckpointError
 from outlast.files import is_intact, seal, write_atomically
 from outlast.model.build import build_network
+from outlast.model.heads import StudyNetwork, heads_from
 from outlast.model.weights import load_weights
 from outlast.sections import ModelSection
 
@@ -71,6 +72,12 @@ class ModelFile:
         network = build_network(section, self.row_shapes, self.num_outputs)
         load_weights(network, self.weights)
         return network.eval()
+
+    def build_study(self) -> StudyNetwork:
+        """Return the network with its heads, in evaluation mode."""
+        unit = self.config.get("regression", {}).get("range") == "unit"
+        head = self.config["model"].get("head", "auto")
+        return StudyNetwork(self.build(), head, *heads_from(self.heads, unit)).eval()
 
 
 def load_model_file(path: Path) -> ModelFile:

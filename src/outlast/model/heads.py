@@ -74,6 +74,10 @@ class Regression(nn.Module):
         value: Tensor = self.layers(representation).squeeze(1)
         return value.sigmoid() if self.unit else value
 
+    def in_unit_of_target(self, prediction: Tensor) -> Tensor:
+        """Return predictions (rows,) in the unit of ``data.target``."""
+        return prediction if self.unit else prediction * self.std + self.mean
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -83,11 +87,13 @@ class Outputs:
         logits: (rows, outputs) or (rows,).
         confound: Logits of the adversary, (rows, categories); None without one.
         target: Prediction of the regression, (rows,), on its own scale; None without one.
+        representation: What the heads have read, (rows, features); None without a head.
     """
 
     logits: Tensor
     confound: Tensor | None = None
     target: Tensor | None = None
+    representation: Tensor | None = None
 
 
 class StudyNetwork(nn.Module):
@@ -137,6 +143,7 @@ class StudyNetwork(nn.Module):
             logits,
             None if self.adversary is None else self.adversary(representation, strength),
             None if self.regression is None else self.regression(representation),
+            representation,
         )
 
 
@@ -145,6 +152,25 @@ def split_weights(weights: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     prefix = "network."
     network = {key[len(prefix) :]: v for key, v in weights.items() if key.startswith(prefix)}
     return network, {key: v for key, v in weights.items() if not key.startswith(prefix)}
+
+
+def heads_from(
+    weights: dict[str, Tensor], unit: bool
+) -> tuple[Adversary | None, Regression | None]:
+    """Build the heads again from what :func:`split_weights` has put aside of them."""
+    parts: dict[str, dict[str, Tensor]] = {"adversary": {}, "regression": {}}
+    for key, value in weights.items():
+        name, _, rest = key.partition(".")
+        parts[name][rest] = value
+    adversary = regression = None
+    if parts["adversary"]:
+        first, last = (parts["adversary"][f"layers.{place}.weight"] for place in (0, 2))
+        adversary = Adversary(first.shape[1], last.shape[0])
+        adversary.load_state_dict(parts["adversary"], strict=True)
+    if parts["regression"]:
+        regression = Regression(parts["regression"]["layers.0.weight"].shape[1], unit)
+        regression.load_state_dict(parts["regression"], strict=True)
+    return adversary, regression
 
 
 def find_head(network: nn.Module, name: str) -> nn.Module:

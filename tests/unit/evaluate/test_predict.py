@@ -6,7 +6,7 @@ import torch
 
 from outlast.data.store import DataSet
 from outlast.errors import DataError
-from outlast.evaluate.predict import predict_logits
+from outlast.evaluate.predict import predict
 from outlast.model.build import build_network
 from outlast.model.file import ModelFile
 from outlast.sections import ModelSection
@@ -51,7 +51,7 @@ def test_logits_follow_the_order_of_the_rows_whatever_the_batch_size() -> None:
     )
     with torch.inference_mode():
         expected = model_file.build()(torch.from_numpy(expected_inputs))
-    logits = predict_logits(model_file, data, rows, CPU, batch_size=7)
+    logits = predict(model_file, data, rows, CPU, batch_size=7).logits
     assert logits.shape == (20, 3)
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, expected)
@@ -63,14 +63,14 @@ def test_normalization_is_that_of_the_model_file() -> None:
     model_file = make_model_file(data)
     mixed = dataclasses.replace(data, normalization=other.normalization)
     rows = SPLITS["test"]
-    expected = predict_logits(model_file, data, rows, CPU)
-    assert torch.equal(predict_logits(model_file, mixed, rows, CPU), expected)
+    expected = predict(model_file, data, rows, CPU).logits
+    assert torch.equal(predict(model_file, mixed, rows, CPU).logits, expected)
 
 
 def test_no_rows_give_no_logits() -> None:
     """An empty request is answered by an empty tensor of the right width."""
     data = make_data()
-    logits = predict_logits(make_model_file(data), data, np.arange(0), CPU)
+    logits = predict(make_model_file(data), data, np.arange(0), CPU).logits
     assert logits.shape == (0, 3)
 
 
@@ -80,7 +80,7 @@ def test_other_row_shape_is_refused() -> None:
     model_file = make_model_file(data)
     shorter = dataclasses.replace(data, inputs={"signal": data.inputs["signal"][:, :4].copy()})
     with pytest.raises(DataError, match=r"\(5,\).*\(4,\)"):
-        predict_logits(model_file, shorter, SPLITS["test"], CPU)
+        predict(model_file, shorter, SPLITS["test"], CPU)
 
 
 def test_other_order_of_inputs_is_refused() -> None:
@@ -90,7 +90,7 @@ def test_other_order_of_inputs_is_refused() -> None:
     swapped = dataclasses.replace(data, inputs={"b": signal, "a": signal})
     model_file = dataclasses.replace(make_model_file(data), row_shapes={"a": [5], "b": [5]})
     with pytest.raises(DataError, match=r"data\.inputs"):
-        predict_logits(model_file, swapped, SPLITS["test"], CPU)
+        predict(model_file, swapped, SPLITS["test"], CPU)
 
 
 def test_non_finite_logits_are_refused_by_row() -> None:
@@ -99,4 +99,4 @@ def test_non_finite_logits_are_refused_by_row() -> None:
     model_file = make_model_file(data)
     data.inputs["signal"][47, 2] = np.nan
     with pytest.raises(DataError, match=r"1 of 20 rows \(first: row 47\)"):
-        predict_logits(model_file, data, SPLITS["test"], CPU)
+        predict(model_file, data, SPLITS["test"], CPU)

@@ -7,13 +7,17 @@ import pandas as pd
 import pytest
 import torch
 from sklearn import metrics as reference
+from small_run import study_config, study_data
 
+from outlast.config import parse
 from outlast.data.store import open_data, prepare
 from outlast.errors import DataError
-from outlast.evaluate.score import evaluate, measure
+from outlast.evaluate.score import evaluate, measure, measure_regression
 from outlast.model.build import build_network
 from outlast.model.file import ModelFile, load_model_file
 from outlast.sections import DataSection, ModelSection
+from outlast.train.interrupt import Interrupt
+from outlast.train.run import train_run
 
 
 def noisy_logits(label: torch.Tensor, num_classes: int, noise: float = 1.2) -> torch.Tensor:
@@ -206,3 +210,56 @@ def test_metrics_json_has_the_operating_point_of_the_model(tmp_path: Path) -> No
     assert 0 <= stored[metric] <= 1
     one_class = measure(torch.ones(4, 1), torch.ones(4, dtype=torch.int64), ["a", "b"], metric)
     assert one_class[metric] is None
+
+
+def test_the_regression_is_measured_where_there_is_a_target() -> None:
+    """As scikit-learn over the valid rows, in the unit of the target; None where undefined."""
+    dice = np.random.default_rng(0)
+    target = dice.normal(100, 20, 50).astype(np.float32)
+    predicted = (target + dice.normal(0, 5, 50)).astype(np.float32)
+    target[::7] = np.nan
+    valid = ~np.isnan(target)
+    found = measure_regression(predicted, target, unit=False)
+    assert found["rows"] == int(valid.sum())
+    truth, guess = target[valid], predicted[valid]
+    assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, guess))
+    assert found["mae"] == pytest.approx(reference.mean_absolute_error(truth, guess))
+    assert found["r2"] == pytest.approx(reference.r2_score(truth, guess))
+    target[1] = -1
+    assert measure_regression(predicted, target, unit=True)["rows"] == found["rows"] - 1
+    nothing = measure_regression(predicted, np.full(50, np.nan), unit=False)
+    assert nothing == {"rows": 0, "mse": None, "mae": None, "r2": None}
+    assert measure_regression(predicted[:1], target[1:2], unit=False)["r2"] is None
+
+
+def test_a_study_is_evaluated_with_its_regression(tmp_path: Path) -> None:
+    """metrics.json has its errors, the table its predictions, in years; heads load strictly."""
+    sections = study_config(epochs=3).model_dump(mode="json")
+    data = study_data()
+    np.savez(
+        tmp_path / "d.npz",
+        x=data.inputs["x"],
+        label=data.label,
+        age=data.roles.values["target"] * 10 + 50,
+        sex=data.roles.values["confound"],
+        site=data.roles.values["noise_group"],
+    )
+    sections["data"] |= {"source": str(tmp_path / "d.npz")}
+    sections["loss"]["label_noise"] = {"rates": {"1": 0.2}}
+    config = parse(sections)
+    prepare(config.data, tmp_path / "data")
+    assert train_run(config, tmp_path / "data", tmp_path / "run", Interrupt()) == 0
+    metrics = evaluate(tmp_path / "run" / "model_best.pt", tmp_path / "data", tmp_path / "test")
+    table = pd.read_parquet(tmp_path / "test" / "predictions.parquet")
+    known = table["target"].notna()
+    assert metrics["regression"]["rows"] == known.sum() > 0
+    error = (table["predicted_target"] - table["target"])[known]
+    assert metrics["regression"]["mse"] == pytest.approx(float((error**2).mean()), rel=1e-5)
+    assert table["predicted_target"].between(-50, 150).all(), "in years"
+    study = load_model_file(tmp_path / "run" / "model_best.pt").build_study()
+    assert study.adversary is not None
+    assert study.regression is not None
+    stored = torch.load(tmp_path / "run" / "model_best.pt", weights_only=True)
+    for name, value in study.state_dict().items():
+        kept = stored["heads"].get(name, stored["weights"].get(name.removeprefix("network.")))
+        assert torch.equal(value, kept), name
