@@ -6,10 +6,8 @@ distinct network is built once.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from outlast.data.batches import BatchReader
 from outlast.data.names import missing_names
@@ -143,7 +141,7 @@ def _build_networks(
 ) -> list[int]:
     """Build and try each distinct network; return the number of values that each trains."""
     parameters: set[int] = set()
-    reader = _read_one_row(data)
+    reader = BatchReader(data, CPU)
 
     def network_of(run: Run) -> Any:
         heads = (run.config.adversary.strength > 0, run.config.regression.weight > 0)
@@ -155,16 +153,6 @@ def _build_networks(
             parameters.add(sum(p.numel() for p in study.parameters() if p.requires_grad))
             _try_single_rows(study, alike, data, reader, problems)
     return sorted(parameters)
-
-
-def _read_one_row(data: DataSet) -> BatchReader:
-    """Return a reader of the first training row, which is copied.
-
-    Sources are mapped read-only, and torch warns of tensors over such arrays.
-    """
-    end = int(data.splits["train"][0]) + 1
-    rows = {name: np.array(array[:end]) for name, array in data.inputs.items()}
-    return BatchReader(replace(data, inputs=rows), CPU)
 
 
 def _try_single_rows(
