@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
-from outlast.contradictions import contradictions
+from outlast.contradictions import contradictions, empty_axes
 from outlast.errors import ConfigError
 from outlast.sections import Config, Section
 
@@ -64,7 +64,9 @@ def parse(content: Mapping[str, Any], source: str = "the configuration") -> Conf
         found = error.errors(include_url=False)
         problems = [_describe(problem) for problem in found if not _is_other_kind(problem)]
         raise ConfigError(dict.fromkeys(problems), source) from None
-    if problems := contradictions(config):
+    is_swept = config.sweep.parameters or config.sweep.replicates
+    # of a sweep each run is judged by itself: a swept value may be what makes the others legal
+    if problems := list(empty_axes(config)) if is_swept else contradictions(config):
         raise ConfigError(problems, source)
     return config
 

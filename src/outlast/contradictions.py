@@ -24,10 +24,11 @@ def contradictions(config: Config) -> list[str]:
     """Return a line for each rule that ``config`` breaks."""
     sections = {name: getattr(config, name) for name in type(config).model_fields}
     broken = [rule.message.format(**sections) for rule in RULES if rule.holds(config)]
-    return [*broken, *_empty_axes(config)]
+    return [*broken, *empty_axes(config)]
 
 
-def _empty_axes(config: Config) -> Iterator[str]:
+def empty_axes(config: Config) -> Iterator[str]:
+    """Yield a line for each axis of the sweep without a value."""
     for name, values in [*config.sweep.parameters.items(), *config.sweep.replicates.items()]:
         if not values:
             yield f"sweep: {name} has no values; give at least one, or remove the key"
@@ -105,9 +106,9 @@ RULES = (
         "loss.neg_gamma: loss.name {loss.name} does not use it; remove it, or use focal",
     ),
     Contradiction(
-        lambda c: c.loss.class_weights != "none" and c.training.sampling == "balance_labels",
-        "loss.class_weights: {loss.class_weights}, and training.sampling: balance_labels; together"
-        " they correct twice: drop one of the two keys",
+        lambda c: c.loss.class_weights != "none" and c.training.sampling != "shuffle",
+        "loss.class_weights: {loss.class_weights}, and training.sampling: {training.sampling};"
+        " together they correct twice: drop one of the two keys",
     ),
     Contradiction(
         lambda c: c.training.sampling == "balance_groups" and _no_noise_group(c),

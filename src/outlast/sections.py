@@ -4,7 +4,7 @@ Snakemake imports this module while it parses the workflow, a thousand runs incl
 config/README.md and workflow/schemas/config.schema.json are generated from it (`make docs`).
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
@@ -30,7 +30,9 @@ class Section(BaseModel):
     @classmethod
     def _refuse_bool_for_number(cls, value: Any, info: Any) -> Any:
         # pydantic reads true as 1: `epochs: yes` would train one epoch
-        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation in (int, float):
+        kind = cls.model_fields[info.field_name].annotation
+        is_number = kind in (int, float) or bool({int, float} & set(get_args(kind)))
+        if isinstance(value, bool) and is_number:
             raise ValueError("a number is needed, not true or false")
         return value
 
@@ -296,8 +298,8 @@ class SweepSection(Section):
 
     parameters: dict[str, list[Any]] = Field(
         default_factory=dict,
-        description="Dotted key of `model`, `loss` or `training` -> values. A setting of the"
-        " leaderboard is one combination.",
+        description="Dotted key of `model`, `loss`, `adversary`, `regression` or `training` ->"
+        " values. A setting of the leaderboard is one combination.",
     )
     replicates: dict[str, list[Any]] = Field(
         default_factory=dict,

@@ -7,6 +7,7 @@ import pytest
 from outlast.config import parse
 from outlast.contradictions import RULES
 from outlast.errors import ConfigError
+from outlast.sweep import expand
 
 CE = {"name": "noise_corrected_ce", "label_noise": {"rates": {"a": 0.1}, "sink": "b"}}
 BCE = {"name": "noise_corrected_bce", "label_noise": {"rates": {"a": 0.1}}}
@@ -126,6 +127,8 @@ def test_what_belongs_together_is_accepted(sections: dict[str, Any]) -> None:
         ),
         ({"loss": {"label_smoothing": 1}}, ["loss.label_smoothing: 1", "less than 1"]),
         ({"data": {"threshold": "mean"}}, ["data.threshold: 'mean'", "median", "number"]),
+        ({"loss": {"neg_gamma": True}}, ["loss.neg_gamma: True", "a number is needed"]),
+        ({"data": {"threshold": True}}, ["data.threshold: True", "a number"]),
         ({"adversary": {"lambda": 1}}, ["adversary.lambda: unknown key"]),
     ],
 )
@@ -138,3 +141,14 @@ def test_values_of_several_kinds_have_one_message(
     (problem,) = caught.value.problems
     for word in words:
         assert word in problem
+
+
+def test_a_sweep_is_judged_run_by_run() -> None:
+    """A swept value may be what makes the others legal, or what does not go with them."""
+    loss = {"neg_gamma": 1}
+    base = with_source({"loss": loss, "sweep": {"parameters": {"loss.name": ["focal"]}}})
+    (run,) = expand(base)
+    assert run.config.loss.neg_gamma == 1
+    base["sweep"] = {"parameters": {"loss.name": ["focal", "bce"]}}
+    with pytest.raises(ConfigError, match=r"loss.neg_gamma: loss.name bce does not use it"):
+        expand(base)

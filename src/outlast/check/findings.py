@@ -145,7 +145,8 @@ def _build_networks(
 
     def network_of(run: Run) -> Any:
         heads = (run.config.adversary.strength > 0, run.config.regression.weight > 0)
-        return _json(run.config.model), heads, objectives[run.name].num_outputs
+        augment = _json(run.config.training.augment)
+        return _json(run.config.model), heads, objectives[run.name].num_outputs, augment
 
     for alike in _alike(runs, network_of):
         with problems.of(alike):

@@ -6,11 +6,13 @@ could do that at this speed, so the random numbers are a hash of their coordinat
 """
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from outlast.data.sampling import Rows
+from outlast.errors import ConfigError
 from outlast.sections import AugmentSection
 
 # streams of random numbers, one per use
@@ -65,6 +67,32 @@ class Augment:
             starts = uniform(MASK, section.time_mask.count)
             array = _masked(array, starts, section.time_mask.width)
         return array
+
+
+def refuse_idle_augment(section: AugmentSection, row_shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse shifts and masks that would change nothing, or leave nothing.
+
+    Raises:
+        ConfigError: No input has positions along a last axis, or too few of them.
+    """
+    lengths = [shape[-1] for shape in row_shapes.values() if len(shape) > 1]
+    wanted = {"shift": section.shift}
+    if section.time_mask.count:
+        wanted["time_mask.width"] = section.time_mask.width
+    problems = []
+    for key, value in wanted.items():
+        if value and not lengths:
+            problems.append(
+                f"training.augment.{key}: {value} needs an input with channels and positions, and"
+                " each row of these is one list of values; remove the key"
+            )
+        elif value and value >= min(lengths):
+            problems.append(
+                f"training.augment.{key}: {value} leaves nothing of an input of {min(lengths)}"
+                " positions; choose a smaller number"
+            )
+    if problems:
+        raise ConfigError(problems)
 
 
 def uniforms(key: int, rows: Tensor, count: int) -> Tensor:

@@ -19,7 +19,7 @@ class Batch:
     Attributes:
         inputs: One float32 tensor (rows, ...) per input, normalized, in the order of ``forward``.
         label: int64 class index, shape (rows,).
-        roles: `noise_group`, `confound` (int64) and `target` (float32), as far as the data have
+        roles: `noise_group`, `confound` (int64) and `target` (float64), as far as the data have
             them, shape (rows,) each.
     """
 

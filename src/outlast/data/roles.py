@@ -20,7 +20,7 @@ class Roles:
 
     Attributes:
         values: `group`, `noise_group`: (N,) int64, number of the category. `confound`: the same,
-            -1 where unknown. `target`: (N,) float32, NaN where missing.
+            -1 where unknown. `target`: (N,) float64, NaN where missing.
         names: Category names by number, of every role but `target`.
     """
 
@@ -35,6 +35,12 @@ class Roles:
 def named_roles(section: DataSection) -> dict[str, str]:
     """Return role -> array or column, for the roles that the config names."""
     names = {role: getattr(section, role) for role in ROLES}
+    for role in CATEGORIES:
+        if names[role] == section.label and section.threshold is None:
+            raise DataError(
+                f"data.{role}: {section.label!r} is the label, and cannot be the {role} as well;"
+                " name another column, or remove the key"
+            )
     names["noise_group"] = names["noise_group"] or names["group"]
     return {role: name for role, name in names.items() if name is not None}
 
@@ -80,7 +86,8 @@ def _as_target(array: np.ndarray) -> np.ndarray:
             f"data.target: its values are {array.dtype}, first {array[0]!r}; numbers are needed"
             " (an empty field is a missing one)"
         )
-    target: np.ndarray = array.astype(np.float32)
+    # float64: a float32 of a date would leave minutes
+    target: np.ndarray = array.astype(np.float64)
     if not np.isfinite(target).any():
         raise DataError("data.target: every value is missing; name another column or leave it out")
     if np.isinf(target).any():
@@ -92,13 +99,18 @@ def _as_target(array: np.ndarray) -> np.ndarray:
 
 
 def _as_categories(role: str, array: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    text, missing = _as_text(array)
+    text, missing = _as_text(array, role)
     if role != "confound" and missing.any():
         raise DataError(
             f"data.{role}: missing in {int(missing.sum())} rows, first row {int(missing.argmax())}"
             " (from 0); each row needs one"
         )
     names, numbers = np.unique(text[~missing], return_inverse=True)
+    if role == "confound" and 2 * len(names) > max(4, int((~missing).sum())):
+        raise DataError(
+            f"data.confound: {len(names)} values in {int((~missing).sum())} rows are no categories;"
+            " bin them, or name another column"
+        )
     if role == "confound" and len(names) < 2:
         raise DataError(
             f"data.confound: {len(names)} value(s) are known, and an adversary needs two to tell"
@@ -109,15 +121,17 @@ def _as_categories(role: str, array: np.ndarray) -> tuple[np.ndarray, list[str]]
     return encoded, [str(name) for name in names]
 
 
-def _as_text(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return values as text, and which are missing: empty, NaN, or -1."""
-    kind = array.dtype.kind
+def _as_text(array: np.ndarray, role: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return values as text, and which are missing: empty or NaN, and -1 for a confound."""
+    kind, unknown = array.dtype.kind, np.zeros(len(array), dtype=bool)
+    if kind in "biuf" and role == "confound":
+        unknown = np.asarray(array == UNKNOWN)
     if kind in "biu":
-        return array.astype(str), np.asarray(array.astype(np.int64) == UNKNOWN)
+        return array.astype(str), unknown
     if kind == "f":
-        missing = np.isnan(array) | (array == UNKNOWN)
+        missing = np.isnan(array) | unknown
         whole = bool((array[~missing] == np.floor(array[~missing])).all())
         filled = np.where(missing, 0, array)
         return (filled.astype(np.int64) if whole else filled).astype(str), missing
     text = np.char.decode(array, "utf-8") if kind == "S" else array.astype(str)
-    return text, np.isin(text, ["", "nan", "None", "<NA>", str(UNKNOWN)])
+    return text, np.isin(text, ["", "nan", *([str(UNKNOWN)] if role == "confound" else [])])

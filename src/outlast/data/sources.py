@@ -107,6 +107,11 @@ def _read_built_in(section: DataSection) -> Source:
         table = datasets.load_diabetes(scaled=False, as_frame=True).frame
         return _of_table(table.rename(columns={"target": "progression"}), section)
     require("data.label", section.label, ["label"])
+    for role, column in named_roles(section).items():
+        raise DataError(
+            f"data.{role}: {column!r} is no column of the built-in {section.source}, which has"
+            " none beside inputs and label; remove the key"
+        )
     (name,) = _input_names(section, [BUILT_INS[section.source], "label"])
     bunch = getattr(datasets, f"load_{section.source}")()
     is_image = section.source == "digits"

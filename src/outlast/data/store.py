@@ -240,17 +240,26 @@ def _label_and_splits(
         label, classes = _encode(source)
         return label, classes, split_rows(label, section.split, classes, group)
     values = source.label.astype(np.float64)
-    # the median of the training rows: the others must not shape their own label
-    splits = split_rows(np.zeros(len(values), dtype=np.int64), section.split, ["row"], group)
+    if section.threshold == "median":
+        # of the training rows: the others must not shape their own label
+        splits = split_rows(np.zeros(len(values), dtype=np.int64), section.split, ["row"], group)
+        threshold = float(np.median(values[splits["train"]]))
+        label = (values > threshold).astype(np.int64)
+    else:
+        threshold = section.threshold
+        label = (values > threshold).astype(np.int64)
+        splits = split_rows(label, section.split, _sides_of(threshold), group)
     train = values[splits["train"]]
-    threshold = float(np.median(train)) if section.threshold == "median" else section.threshold
-    label = (values > threshold).astype(np.int64)
     if len(np.unique(label[splits["train"]])) < 2:
         raise DataError(
             f"data.threshold: no two classes of training rows are left by {threshold:g}; choose a"
             f" value between {train.min():g} and {train.max():g}"
         )
-    return label, [f"at most {threshold:g}", f"above {threshold:g}"], splits
+    return label, _sides_of(threshold), splits
+
+
+def _sides_of(threshold: float) -> list[str]:
+    return [f"at most {threshold:g}", f"above {threshold:g}"]
 
 
 def _encode(source: Source) -> tuple[np.ndarray, list[str]]:

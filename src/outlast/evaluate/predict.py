@@ -15,11 +15,11 @@ from outlast.model.file import ModelFile
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of some rows, on the CPU, in float32.
+    """What a model says of some rows, on the CPU, float32 where nothing else is said.
 
     Attributes:
         logits: (N, num_outputs).
-        target: (N,) in the unit of ``data.target``; None without a regression head.
+        target: (N,) float64, in the unit of ``data.target``; None without a regression head.
         representation: (N, features), what the heads have read; None without a head.
     """
 
@@ -56,7 +56,7 @@ def predict(
     normalization = Normalization.from_state(model_file.normalization)
     reader = BatchReader(data, device, normalization)
     logits = [torch.empty(0, model_file.num_outputs)]
-    targets, representations = [torch.empty(0)], [torch.empty(0, 0)]
+    targets, representations = [torch.empty(0).double()], [torch.empty(0, 0)]
     with torch.inference_mode():
         for start in range(0, len(rows), batch_size):
             batch = reader.read(rows[start : start + batch_size])
@@ -66,7 +66,7 @@ def predict(
             if outputs.representation is not None:
                 representations.append(outputs.representation.float().cpu())
             if study.regression is not None:
-                targets.append(study.regression.in_unit_of_target(outputs.target).float().cpu())
+                targets.append(study.regression.in_unit_of_target(outputs.target).cpu())
     result = torch.cat(logits)
     _refuse_non_finite(result, rows)
     return Predictions(

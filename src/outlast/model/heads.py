@@ -64,8 +64,8 @@ class Regression(nn.Module):
         super().__init__()
         self.layers = _perceptron(features, 1)
         self.unit = unit
-        self.register_buffer("mean", torch.tensor(mean))
-        self.register_buffer("std", torch.tensor(std))
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float64))
         self.mean: Tensor
         self.std: Tensor
 
@@ -75,8 +75,9 @@ class Regression(nn.Module):
         return value.sigmoid() if self.unit else value
 
     def in_unit_of_target(self, prediction: Tensor) -> Tensor:
-        """Return predictions (rows,) in the unit of ``data.target``."""
-        return prediction if self.unit else prediction * self.std + self.mean
+        """Return predictions (rows,) in the unit of ``data.target``, float64."""
+        value = prediction.double()
+        return value if self.unit else value * self.std + self.mean
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,11 @@ class StudyNetwork(nn.Module):
         self.adversary, self.regression = adversary, regression
         self._read: list[Tensor] = []
         if adversary is not None or regression is not None:
-            find_head(network, head).register_forward_pre_hook(self._keep)
+            find_head(network, head).register_forward_pre_hook(self._keep, with_kwargs=True)
 
-    def _keep(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._read[:] = [inputs[0].flatten(1)]
+    def _keep(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        # a copy: the head may begin with a layer that works in place
+        self._read[:] = [_first_of(inputs, named).flatten(1).clone()]
 
     def forward(self, *inputs: Tensor, strength: float = 0.0) -> Outputs:
         """Return logits, and what the heads say.
@@ -136,8 +138,13 @@ class StudyNetwork(nn.Module):
             strength: Of the adversary at this epoch.
         """
         logits: Tensor = self.network(*inputs)
-        if not self._read:
+        if self.adversary is None and self.regression is None:
             return Outputs(logits)
+        if not self._read:
+            raise ModelError(
+                "model.head: this layer took no part in the network's forward(), so that the heads"
+                " have nothing to read; name the last layer that always does"
+            )
         representation = self._read.pop()
         return Outputs(
             logits,
@@ -192,20 +199,48 @@ def find_head(network: nn.Module, name: str) -> nn.Module:
     )
 
 
-def count_features(network: nn.Module, head: str, inputs: list[Tensor]) -> int:
-    """Return the width of the representation, from one forward pass in evaluation mode."""
-    width: list[int] = []
+def _first_of(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    """Return the first argument of a module, given by place or by name."""
+    value: Tensor = inputs[0] if inputs else next(iter(named.values()))
+    return value
+
+
+def count_features(
+    network: nn.Module, head: str, inputs: list[Tensor], *, must_learn: bool = False
+) -> int:
+    """Return the width of the representation, from one forward pass in evaluation mode.
+
+    Args:
+        network: Stays as it is.
+        head: As ``model.head``.
+        inputs: Some rows.
+        must_learn: Refuse a representation that no trained layer makes: an adversary could
+            change nothing of it.
+
+    Raises:
+        ModelError: The head is not reached, or its input is no representation of the rows.
+    """
+    read: list[Tensor] = []
     hook = find_head(network, head).register_forward_pre_hook(
-        lambda _, given: width.append(given[0].flatten(1).shape[1])
+        lambda _, given, named: read.append(_first_of(given, named)), with_kwargs=True
     )
     training = network.training
-    with torch.no_grad():
-        network.eval()(*inputs)
+    network.eval()(*inputs)
     network.train(training)
     hook.remove()
-    if not width:
+    if not read:
         raise ModelError(
             f"model.head: {head} takes no part in the network's forward(), so that it has no"
             " representation as its input; name the last layer that does"
         )
-    return width[0]
+    if len(read[0]) != len(inputs[0]):
+        raise ModelError(
+            f"model.head: {head} gets {len(read[0])} rows for a batch of {len(inputs[0])}; name a"
+            " layer whose input has one row for each of the batch"
+        )
+    if must_learn and not read[0].requires_grad:
+        raise ModelError(
+            f"model.head: no trained layer lies before {head}, so that the adversary could remove"
+            " nothing; give the network a hidden layer, or set adversary.strength to 0"
+        )
+    return read[0].flatten(1).shape[1]

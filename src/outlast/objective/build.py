@@ -94,9 +94,15 @@ def _unknown(what: str, rates: dict[str, float], known: list[str]) -> list[str]:
 
 
 def _target_misfits(config: Config, data: DataSet) -> list[str]:
-    target = data.roles.get("target")
+    target, confound = data.roles.get("target"), data.roles.get("confound")
+    train = data.splits["train"]
+    if config.adversary.strength and confound is not None and (confound[train] < 0).all():
+        return ["data.confound: unknown in every training row; set adversary.strength to 0"]
     if not config.regression.weight or target is None:
         return []
+    valid = target[train] >= 0 if config.regression.range == "unit" else ~np.isnan(target[train])
+    if not valid.any():
+        return ["data.target: missing in every training row; set regression.weight to 0"]
     if config.regression.range == "unit" and (target > 1).any():
         row = int((target > 1).argmax())
         return [

@@ -157,7 +157,8 @@ class Objective:
             batch: With ``target`` in its own unit.
         """
         valid = self.valid(batch.roles["target"])
-        target = (batch.roles["target"].to(self.dtype) - self.target_mean) / self.target_std
+        # standardized in float64, before anything is rounded
+        target = ((batch.roles["target"] - self.target_mean) / self.target_std).to(self.dtype)
         # not error * valid: NaN x 0 is NaN, in the gradient too
         error = torch.where(valid, prediction.to(self.dtype) - torch.where(valid, target, 0.0), 0.0)
         return error.square().sum()

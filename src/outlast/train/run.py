@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from outlast.data.augment import refuse_idle_augment
 from outlast.data.store import DataSet, check_prepared, open_data
 from outlast.distributed import Distributed, process_group
 from outlast.errors import ConfigError, InterruptedRunError, ModelError, OutlastError
@@ -101,7 +102,9 @@ def _build(
     data = open_data(data_folder)
     objective = build_objective(config, data)
     if config.training.precision == "float16" and ranks.device.type == "cpu":
-        raise ConfigError(["training.precision: float16 needs a GPU, and there is none; bfloat16"])
+        raise ConfigError(
+            ["training.precision: float16 needs a GPU, and there is none; use bfloat16"]
+        )
     seed_everything(config.training.seed, ranks.device)
     model: nn.Module = build_study(config, data, objective)
     if ranks.device.type == "cuda" and ranks.world_size > 1:
@@ -124,7 +127,9 @@ def build_study(config: Config, data: DataSet, objective: Objective) -> StudyNet
 
     Raises:
         ModelError: It cannot be built, does not fit the objective, or has nothing to train.
+        ConfigError: An augmentation that these inputs cannot have.
     """
+    refuse_idle_augment(config.training.augment, data.row_shapes)
     network = build_network(config.model, data.row_shapes, objective.num_outputs)
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ModelError(
@@ -148,7 +153,7 @@ def add_heads(
     if not has_adversary and not has_regression:
         return StudyNetwork(network)
     rows = [torch.zeros(2, *shape) for shape in data.row_shapes.values()]
-    features = count_features(network, config.model.head, rows)
+    features = count_features(network, config.model.head, rows, must_learn=has_adversary)
     adversary = regression = None
     if has_adversary:
         adversary = Adversary(features, len(data.roles.names["confound"]))

@@ -109,11 +109,15 @@ class ReduceOnPlateau:
 
 
 class Warmup:
-    """A linear ramp to the base rate before another schedule (Goyal et al. 2017, section 2.2)."""
+    """A linear ramp to the base rate before another schedule (Goyal et al. 2017, section 2.2).
+
+    What is observed on the ramp does not count: a plateau can only be one of the base rate.
+    """
 
     def __init__(self, schedule: Schedule, base: float, epochs: int) -> None:
         """Keep the schedule, and the length of the ramp."""
         self._schedule, self._base, self._epochs = schedule, base, epochs
+        self._observed = 0
 
     def rate(self, epoch: int) -> float:
         """Return base x (epoch + 1) / epochs on the ramp, then the rate of the schedule."""
@@ -122,16 +126,19 @@ class Warmup:
         return self._schedule.rate(epoch)
 
     def observe(self, value: float | None) -> None:
-        """Hand it on."""
-        self._schedule.observe(value)
+        """Hand it on, behind the ramp."""
+        self._observed += 1
+        if self._observed > self._epochs:
+            self._schedule.observe(value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the schedule."""
-        return self._schedule.state_dict()
+        """Return how far it is, and the state of the schedule."""
+        return {"observed": self._observed, "schedule": self._schedule.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
-        self._schedule.load_state_dict(state)
+        self._observed = state["observed"]
+        self._schedule.load_state_dict(state["schedule"])
 
 
 def build_schedule(section: TrainingSection, lower_is_better: bool) -> Schedule:

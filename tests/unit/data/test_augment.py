@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from outlast.data.augment import Augment, uniforms
+from outlast.data.augment import Augment, refuse_idle_augment, uniforms
+from outlast.errors import ConfigError
 from outlast.sections import AugmentSection
 
 ROWS = np.array([3, 11, 4, 100, 0, 7])
@@ -144,6 +145,25 @@ def test_nothing_is_touched_by_default_or_without_rows() -> None:
     assert augment()([SIGNAL], ROWS, 0)[0] is SIGNAL
     empty = SIGNAL[:0]
     assert augment(**EVERYTHING)([empty], ROWS[:0], 0)[0] is empty
+
+
+@pytest.mark.parametrize(
+    ("keys", "shapes", "said"),
+    [
+        ({"shift": 2}, {"x": (5,)}, "training.augment.shift: 2 needs an input with channels"),
+        ({"time_mask": {"count": 1}}, {"x": ()}, r"time_mask\.width: 1 needs an input with"),
+        ({"shift": 20}, {"x": (2, 20)}, "training.augment.shift: 20 leaves nothing of an input"),
+        ({"time_mask": {"count": 1, "width": 30}}, {"x": (2, 20), "y": (3,)}, "width: 30 leaves"),
+    ],
+)
+def test_what_would_change_nothing_or_everything_is_refused(
+    keys: dict[str, Any], shapes: dict[str, tuple[int, ...]], said: str
+) -> None:
+    """A key without effect is a mistake, not a wish."""
+    with pytest.raises(ConfigError, match=said):
+        refuse_idle_augment(AugmentSection.model_validate(keys), shapes)
+    refuse_idle_augment(AugmentSection(jitter=0.1), shapes)
+    refuse_idle_augment(AugmentSection.model_validate(keys), {"x": (1, 40), "y": (3,)})
 
 
 @pytest.mark.gpu

@@ -43,7 +43,7 @@ def test_columns_of_a_table(tmp_path: Path) -> None:
     assert roles.values["noise_group"].tolist() == roles.values["group"].tolist()
     assert roles.values["confound"].tolist() == [0, -1, 1, 1, 0, 0, 1, -1]
     assert roles.names["confound"] == ["x", "y"]
-    assert roles.values["target"].dtype == np.float32
+    assert roles.values["target"].dtype == np.float64
     assert np.isnan(roles.values["target"]).tolist() == [False, False, True] + [False] * 5
     assert roles.values["target"][3] == 43
 
@@ -96,7 +96,8 @@ def test_roles_are_part_of_the_content(tmp_path: Path) -> None:
     [
         ("group", np.array(["a", "", "b"]), r"data\.group: missing in 1 rows, first row 1"),
         ("group", np.array([1.0, np.nan, 2]), r"data\.group: missing in 1 rows"),
-        ("noise_group", np.array([-1, 0, 0]), r"data\.noise_group: missing in 1 rows, first row 0"),
+        ("noise_group", np.array([np.nan, 0, 0]), r"data\.noise_group: missing in 1 rows, first"),
+        ("confound", np.arange(3), r"data\.confound: 3 values in 3 rows are no categories; bin"),
         ("confound", np.array(["a", "a", ""]), r"data\.confound: 1 value\(s\) are known"),
         ("target", np.array(["a", "b", "c"]), r"data\.target: its values are <U1, first .*numbers"),
         ("target", np.full(3, np.nan), r"data\.target: every value is missing"),
@@ -125,6 +126,41 @@ def test_refused_columns(tmp_path: Path, keys: dict[str, Any], message: str) -> 
     """Unknown columns, and inputs that give the answer away."""
     with pytest.raises(DataError, match=message):
         make(tmp_path, **keys)
+
+
+def test_minus_one_is_a_group_like_any_other() -> None:
+    """Only of a confound it means unknown."""
+    codes = np.array([-1, 0, -1, 1, 1, 0])
+    assert read_roles({"group": codes}, 6).names["group"] == ["-1", "0", "1"]
+    assert read_roles({"confound": codes}, 6).values["confound"].tolist() == [-1, 0, -1, 1, 1, 0]
+
+
+def test_a_built_in_has_no_columns_beside(tmp_path: Path) -> None:
+    """A role that could only be lost is refused; so is the label in another role."""
+    with pytest.raises(DataError, match=r"data\.group: 'site' is no column of the built-in iris"):
+        prepare(DataSection(source="iris", group="site"), tmp_path)
+    with pytest.raises(DataError, match=r"data\.confound: 'label' is the label"):
+        make(tmp_path, confound="label")
+
+
+def test_large_targets_keep_their_digits(tmp_path: Path) -> None:
+    """Seconds since 1970 differ by minutes: float32 would round them away."""
+    text = TABLE.replace(",40,", ",1700000040,").replace(",41,", ",1700000041,")
+    assert make(tmp_path, text).roles.values["target"][1] == 1700000041
+
+
+def test_a_fixed_threshold_is_stratified(tmp_path: Path) -> None:
+    """Its classes are known before the split: each split has both."""
+    rows = "".join(f"{i},{i % 3},{100 if i < 12 else i % 7}\n" for i in range(120))
+    for seed in range(5):
+        data = make(
+            tmp_path,
+            "gene_a,gene_b,score\n" + rows,
+            **{"label": "score", "threshold": 50, "group": None, "confound": None, "target": None},
+            split={**HALVES, "seed": seed},
+        )
+        shares = [int(data.label[rows].sum()) for rows in data.splits.values()]
+        assert shares == [6, 3, 3]
 
 
 def test_a_confound_may_be_an_input(tmp_path: Path) -> None:

@@ -137,3 +137,58 @@ def test_weights_of_network_and_heads_are_told_apart() -> None:
     Net().load_state_dict(network, strict=True)
     assert {key.split(".")[0] for key in heads} == {"adversary", "regression"}
     assert float(heads["regression.mean"]) == 2.0
+
+
+class Odd(Net):
+    """A head that is called in an unusual way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        if way == "in place":
+            self.head = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(5, 2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        hidden = self.body(rows).tanh() * 2  # which autograd does not keep
+        if self.way == "detached":
+            hidden = hidden.detach()
+        if self.way == "by name":
+            return self.head(input=hidden)  # type: ignore[no-any-return,operator]
+        if self.way == "per position":
+            return self.head(hidden.repeat(3, 1))[: len(rows)]  # type: ignore[no-any-return,operator]
+        if self.way == "in evaluation" and self.training:
+            return hidden[:, :2]
+        return self.head(hidden)  # type: ignore[no-any-return,operator]
+
+
+@pytest.mark.parametrize("way", ["by name", "in place"])
+def test_a_head_is_read_in_whatever_way_it_is_called(way: str) -> None:
+    """By keyword; or with a first layer that overwrites its input."""
+    network = Odd(way)
+    assert count_features(network, "auto", [ROWS], must_learn=True) == 5
+    study = StudyNetwork(network, "auto", Adversary(5, 2))
+    outputs = study(ROWS)
+    assert outputs.representation is not None
+    assert outputs.representation.min().item() < 0
+    outputs.confound.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("per position", "gets 12 rows for a batch of 4"),
+        ("detached", "no trained layer lies before auto, so that the adversary could remove"),
+    ],
+)
+def test_a_head_without_a_representation_is_refused(way: str, said: str) -> None:
+    """Before training, with what to do."""
+    with pytest.raises(ModelError, match=said):
+        count_features(Odd(way), "auto", [ROWS], must_learn=True)
+
+
+def test_a_head_that_training_does_not_reach_is_an_error() -> None:
+    """Not a loss of 0 for ever."""
+    study = StudyNetwork(Odd("in evaluation"), "auto", Adversary(5, 2))
+    study.eval()(ROWS)
+    with pytest.raises(ModelError, match="took no part in the network's forward"):
+        study.train()(ROWS)

@@ -132,12 +132,15 @@ def test_warmup_is_a_ramp_before_every_schedule() -> None:
 
 
 def test_a_plateau_behind_a_warmup_keeps_its_state() -> None:
-    """What the ramp hides is counted and saved all the same."""
+    """What is seen on the ramp does not count, and no kill starts the ramp anew."""
     section = TrainingSection.model_validate(
         {"warmup_epochs": 2, "scheduler": {"name": "reduce_on_plateau", "patience": 0}}
     )
     one, other = (build_schedule(section, lower_is_better=False) for _ in range(2))
-    for value in (0.5, 0.5, 0.5):
+    for value in (0.9, 0.9, 0.5, 0.5):
         one.observe(value)
     other.load_state_dict(one.state_dict())
-    assert other.rate(3) == one.rate(3) == pytest.approx(section.learning_rate / 4)
+    for schedule in (one, other):
+        assert schedule.rate(4) == pytest.approx(section.learning_rate / 2), "0.9 was on the ramp"
+        schedule.observe(0.5)
+        assert schedule.rate(5) == pytest.approx(section.learning_rate / 4)

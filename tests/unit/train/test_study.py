@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from outlast.config import parse
 from outlast.data.sampling import batch_of, epoch_order
-from outlast.errors import InterruptedRunError
+from outlast.errors import ConfigError, InterruptedRunError
 from outlast.objective.losses import class_weights, noise_corrected_bce
 from outlast.train import clipping
 
@@ -119,13 +119,14 @@ def test_the_gradient_of_a_batch_does_not_depend_on_its_parts(
     tmp_path: Path, dtype: torch.dtype, tolerance: float, unknown: bool
 ) -> None:
     """1 to 7 parts of 10 rows, of which some or all have neither confound nor target (story 38)."""
-    data, gradients = study_data(train=23), {}
-    if unknown:
-        data.roles.values["confound"][:] = -1
-        data.roles.values["target"][:] = np.nan
+    gradients = {}
     for split in range(1, 8):
+        data = study_data(train=23)
         config = study_config(grad_accum_split=split, max_grad_norm=0, learning_rate=1e-30)
         trainer = make_trainer(tmp_path, data, config, dtype=dtype)
+        if unknown:  # in this batch
+            data.roles.values["confound"][:10] = -1
+            data.roles.values["target"][:10] = np.nan
         trainer._train_step(data.splits["train"][:10])
         gradients[split] = torch.cat(trainer._step.gradients.flats).clone()
     largest = gradients[1].abs().max()
@@ -175,9 +176,9 @@ def test_the_model_file_has_the_heads_beside_the_network(tmp_path: Path) -> None
 def test_no_target_and_no_confound_in_a_whole_epoch(tmp_path: Path) -> None:
     """Nothing known, nothing learned, nothing NaN."""
     data = study_data()
+    trainer = make_trainer(tmp_path, data, study_config())
     data.roles.values["confound"][:] = -1
     data.roles.values["target"][:] = np.nan
-    trainer = make_trainer(tmp_path, data, study_config())
     before = weights(trainer)
     history = trainer.train(1)
     assert history["train_adv_loss"] == history["train_reg_loss"] == [None]
@@ -186,6 +187,15 @@ def test_no_target_and_no_confound_in_a_whole_epoch(tmp_path: Path) -> None:
     count = sum(parameter.numel() for parameter in heads)
     drift = (weights(trainer)[-count:] - before[-count:]).abs().max()
     assert float(drift) == 0.0
+
+
+@pytest.mark.parametrize(("role", "key"), [("confound", "adversary"), ("target", "regression")])
+def test_a_head_that_could_learn_nothing_is_refused(tmp_path: Path, role: str, key: str) -> None:
+    """No training row has what it would learn."""
+    data = study_data()
+    data.roles.values[role][: len(data.splits["train"])] = -1 if role == "confound" else np.nan
+    with pytest.raises(ConfigError, match=rf"data\.{role}: .* in every training row; set {key}"):
+        make_trainer(tmp_path, data, study_config())
 
 
 def test_validation_knows_neither_noise_of_training_nor_strength(tmp_path: Path) -> None:
