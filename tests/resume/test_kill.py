@@ -79,16 +79,16 @@ def test_kill_during_a_checkpoint_write(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # forty attempts, of which most of the time is start-up
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.timeout(1200)  # fifty attempts, of which most of the time is start-up
+@pytest.mark.parametrize(("world_size", "runs"), [(1, 5), (2, 4), (3, 2)])
 def test_a_hundred_kills(
-    world_size: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
+    world_size: int, runs: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    """More than a hundred kills over 1, 2 and 3 ranks: the same bits each time."""
+    """A hundred and ten kills over 1, 2 and 3 ranks: the same bits each time."""
     killed = 0
-    for seed in range(4):
+    for seed in range(runs):
         run = Run(tmp_path / f"run{seed}", data, world_size=world_size, wait_s=0.1)
-        killed += kill_at_random(run, 9, seed=100 * world_size + seed)
+        killed += kill_at_random(run, 10, seed=100 * world_size + seed)
         run.finish()
         assert_same(run.folder, undisturbed(world_size))
-    assert killed >= 34
+    assert killed >= 10 * runs - runs
