@@ -18,8 +18,9 @@ import torch
 from torch.nn import functional
 
 from outlast.config import parse, read_yaml
+from outlast.data.dataset import DataSet
 from outlast.data.sampling import batch_of, epoch_order, num_steps
-from outlast.data.store import DataSet, open_data, prepare
+from outlast.data.store import open_data, prepare
 from outlast.model.build import build_network
 from outlast.objective.build import build_objective
 from outlast.train.checkpoint import MODEL_RESUME, Checkpoints

@@ -24,7 +24,8 @@ from sklearn.metrics import r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from outlast.data.store import DataSet, open_data
+from outlast.data.dataset import DataSet
+from outlast.data.store import open_data
 from outlast.evaluate.predict import predict
 from outlast.model.file import MODEL_BEST, ModelFile, load_model_file
 from outlast.report.style import BLACK, BLUE, GREEN, GREY, VERMILION, figure_file

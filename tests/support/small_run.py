@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from outlast.config import parse
+from outlast.data.dataset import DataSet
 from outlast.data.roles import read_roles
-from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.objective.build import build_objective
 from outlast.sections import Config

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.data.batches import BatchReader
+from outlast.data.dataset import DataSet
 from outlast.data.names import missing_names
-from outlast.data.store import DataSet, read_data
+from outlast.data.store import read_data
 from outlast.distributed import CPU, Distributed
 from outlast.errors import ConfigError, DataError, OutlastError
 from outlast.model.heads import StudyNetwork

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outlast.data.dataset import DataSet
 from outlast.data.normalize import Normalization
 from outlast.data.sampling import Rows
-from outlast.data.store import DataSet
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Snakemake asks this before it submits a job: a misspelt column must not cost a night in a queue.
 """
 
+import difflib
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,8 +21,12 @@ from outlast.sections import DataSection
 def missing_names(section: DataSection) -> list[str]:
     """Return a line for each array or column that the config names and the source does not have.
 
-    Empty too where the source is not there yet, or is broken: reading it says what is wrong.
+    Empty too where the source is not there yet, or is broken: reading it says what is wrong. But
+    what is not there and is written almost like a built-in is a misspelt one.
     """
+    near = difflib.get_close_matches(section.source, BUILT_INS, n=1)
+    if near and section.source not in BUILT_INS and not Path(section.source).expanduser().exists():
+        return [f"data.source: {section.source!r} does not exist; did you mean {near[0]}?"]
     existing = _existing_names(section.source)
     if existing is None:
         return []

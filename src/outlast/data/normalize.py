@@ -52,6 +52,14 @@ class Normalization:
             kind, names, tuple(mean for mean, _ in moments), tuple(std for _, std in moments)
         )
 
+    def moments(self) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        """Return name, mean and standard deviation of each input; empty but for `standard`."""
+        pairs = zip(self.mean, self.std, strict=True)
+        return [
+            (name, mean.numpy(), std.numpy())
+            for name, (mean, std) in zip(self.names, pairs, strict=False)
+        ]
+
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Scale a batch, float32 (n, ...) each in the order of ``names``; changes it in place."""
         if self.kind == "standard":

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,16 @@ def refuse_answer(section: DataSection, name: str, pattern: str | None = None) -
                 f"data.inputs: {matched} {role}: the network would be told the answer; remove it"
                 " from the inputs, or use a narrower pattern"
             )
+
+
+def valid_targets(target: Any, unit: bool) -> Any:
+    """Tell which targets count, (N,) bool, as an array or a tensor: whatever ``target`` is.
+
+    Args:
+        target: (N,), NaN where missing.
+        unit: Targets lie in [0, 1], and a negative one is missing too.
+    """
+    return target >= 0 if unit else target == target  # NaN equals nothing
 
 
 def read_roles(raw: Mapping[str, np.ndarray], rows: int) -> Roles:

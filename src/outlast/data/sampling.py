@@ -13,13 +13,8 @@ Rows = NDArray[np.int64]
 
 
 def epoch_order(rows: Rows, seed: int, epoch: int) -> Rows:
-    """Return ``rows`` in the order of ``epoch``.
-
-    RandomState and not Generator: numpy promises that this stream never changes (NEP 19). A
-    resumed epoch must not be dealt anew because numpy was upgraded in between.
-    """
-    sequence = np.random.SeedSequence((seed, epoch))
-    return np.random.RandomState(np.random.MT19937(sequence)).permutation(rows)
+    """Return ``rows`` in the order of ``epoch``."""
+    return _dice(seed, epoch).permutation(rows)
 
 
 def balanced_order(rows: Rows, category: NDArray[np.int64], seed: int, epoch: int) -> Rows:
@@ -36,13 +31,22 @@ def balanced_order(rows: Rows, category: NDArray[np.int64], seed: int, epoch: in
     """
     _, number, count = np.unique(category[rows], return_inverse=True, return_counts=True)
     share = 1.0 / (len(count) * count[number])
-    sequence = np.random.SeedSequence((seed, epoch))
-    dice = np.random.RandomState(np.random.MT19937(sequence))
     # choice(p=...) without its own rounding of the shares, which would refuse large data
     edges = np.cumsum(share)
-    drawn = np.searchsorted(edges, dice.random_sample(len(rows)) * edges[-1], side="right")
+    drawn = np.searchsorted(
+        edges, _dice(seed, epoch).random_sample(len(rows)) * edges[-1], side="right"
+    )
     order: Rows = rows[np.minimum(drawn, len(rows) - 1)]
     return order
+
+
+def _dice(seed: int, epoch: int) -> np.random.RandomState:
+    """Return the source of randomness of one epoch.
+
+    RandomState and not Generator: numpy promises that this stream never changes (NEP 19). A
+    resumed epoch must not be dealt anew because numpy was upgraded in between.
+    """
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence((seed, epoch))))
 
 
 def num_steps(num_rows: int, batch_size: int) -> int:

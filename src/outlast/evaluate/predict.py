@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from outlast.data.batches import BatchReader
+from outlast.data.dataset import DataSet
 from outlast.data.normalize import Normalization
-from outlast.data.store import DataSet
 from outlast.errors import DataError
 from outlast.model.file import ModelFile
 

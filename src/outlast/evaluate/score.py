@@ -10,7 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from outlast.data.store import DataSet, open_data
+from outlast.data.dataset import DataSet
+from outlast.data.roles import valid_targets
+from outlast.data.store import open_data
 from outlast.errors import DataError
 from outlast.evaluate.predict import check_inputs, predict
 from outlast.files import write_atomically, write_json
@@ -152,7 +154,7 @@ def measure_regression(predicted: np.ndarray, target: np.ndarray, unit: bool) ->
         ``rows`` that count, mean squared and mean absolute error, and ``r2`` = 1 - squared error /
         that of the mean of these rows; None where undefined.
     """
-    valid = target >= 0 if unit else ~np.isnan(target)
+    valid = valid_targets(target, unit)
     truth, guess = target[valid].astype(np.float64), predicted[valid].astype(np.float64)
     if len(truth) == 0:
         return {"rows": 0, "mse": None, "mae": None, "r2": None}

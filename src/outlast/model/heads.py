@@ -126,6 +126,14 @@ class StudyNetwork(nn.Module):
         if adversary is not None or regression is not None:
             find_head(network, head).register_forward_pre_hook(self._keep, with_kwargs=True)
 
+    @property
+    def heads(self) -> dict[str, bool]:
+        """Which heads there are, by name."""
+        return {
+            "adversary": self.adversary is not None,
+            "regression": self.regression is not None,
+        }
+
     def _keep(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         # a copy: the head may begin with a layer that works in place
         self._read[:] = [_first_of(inputs, named).flatten(1).clone()]

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from outlast.data.store import DataSet
+from outlast.data.dataset import DataSet
+from outlast.data.roles import UNKNOWN, valid_targets
 from outlast.errors import ConfigError
 from outlast.objective.losses import class_weights
 from outlast.objective.objective import Objective
@@ -96,12 +97,11 @@ def _unknown(what: str, rates: dict[str, float], known: list[str]) -> list[str]:
 def _target_misfits(config: Config, data: DataSet) -> list[str]:
     target, confound = data.roles.get("target"), data.roles.get("confound")
     train = data.splits["train"]
-    if config.adversary.strength and confound is not None and (confound[train] < 0).all():
+    if config.adversary.strength and confound is not None and (confound[train] == UNKNOWN).all():
         return ["data.confound: unknown in every training row; set adversary.strength to 0"]
     if not config.regression.weight or target is None:
         return []
-    valid = target[train] >= 0 if config.regression.range == "unit" else ~np.isnan(target[train])
-    if not valid.any():
+    if not valid_targets(target[train], config.regression.range == "unit").any():
         return ["data.target: missing in every training row; set regression.weight to 0"]
     if config.regression.range == "unit" and (target > 1).any():
         row = int((target > 1).argmax())

@@ -6,6 +6,7 @@ every rank has at hand: no collective, no wait for the device.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from outlast.data.batches import Batch
-from outlast.data.roles import UNKNOWN
+from outlast.data.dataset import DataSet
+from outlast.data.roles import UNKNOWN, valid_targets
 from outlast.data.sampling import Rows
-from outlast.data.store import DataSet
 from outlast.model.heads import Outputs
 from outlast.objective.losses import (
     bce,
@@ -163,9 +164,9 @@ class Objective:
         error = torch.where(valid, prediction.to(self.dtype) - torch.where(valid, target, 0.0), 0.0)
         return error.square().sum()
 
-    def valid(self, target: Tensor) -> Tensor:
-        """Tell which targets count, (rows,) bool."""
-        return target >= 0 if self.unit_target else ~target.isnan()
+    def valid(self, target: Any) -> Any:
+        """Tell which targets count, (rows,) bool; of an array or a tensor."""
+        return valid_targets(target, self.unit_target)
 
     def normalisers(self, data: DataSet, rows: Rows) -> Normalisers:
         """Return the normalisers of a global batch, from the whole batch's labels."""
@@ -174,11 +175,8 @@ class Objective:
             main = float(self.host_weights[data.label[rows]].sum(dtype=np.float64))
         confound, target = data.roles.get("confound"), data.roles.get("target")
         known = 1 if confound is None else int((confound[rows] != UNKNOWN).sum())
-        valid = 1 if target is None else int(self._valid_rows(target[rows]).sum())
+        valid = 1 if target is None else int(self.valid(target[rows]).sum())
         return Normalisers(float(len(rows)), main, float(max(1, known)), float(max(1, valid)))
-
-    def _valid_rows(self, target: np.ndarray) -> np.ndarray:
-        return np.asarray(target >= 0 if self.unit_target else ~np.isnan(target))
 
     def mean_loss(self, logits: Tensor, batch: Batch) -> float:
         """Return the mean main loss over a whole split, without smoothing and class weights.

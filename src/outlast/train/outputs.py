@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.data.store import DataSet
+from outlast.data.dataset import DataSet
 from outlast.files import write_json
 from outlast.model.file import MODEL_BEST, ModelFile
 from outlast.model.heads import split_weights

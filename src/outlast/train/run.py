@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from outlast.data.augment import refuse_idle_augment
-from outlast.data.store import DataSet, check_prepared, open_data
+from outlast.data.dataset import DataSet
+from outlast.data.store import check_prepared, open_data
 from outlast.distributed import Distributed, process_group
 from outlast.errors import ConfigError, InterruptedRunError, ModelError, OutlastError
 from outlast.model.build import build_network

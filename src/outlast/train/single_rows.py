@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from outlast.data.batches import BatchReader
+from outlast.data.dataset import DataSet
 from outlast.data.sampling import cut, num_steps
-from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
 from outlast.sections import Config

@@ -1,55 +1,29 @@
 """One optimizer step on one global batch: parts, ranks, precision, clipping."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 
 from outlast.data.augment import Augment
-from outlast.data.batches import BatchReader
 from outlast.data.sampling import Rows, cut
-from outlast.data.store import DataSet
-from outlast.distributed import Distributed
-from outlast.model.heads import Outputs, StudyNetwork
-from outlast.objective.objective import Objective
-from outlast.sections import TrainingSection
+from outlast.model.heads import Outputs
 from outlast.train.clipping import Clipping
 from outlast.train.gradients import FlatGradients
 from outlast.train.meter import Meter
+from outlast.train.setup import Setup
 from outlast.train.state import Position
-
-PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Step:
     """Takes steps. What it changes is in network, optimizer, clipping and scaler."""
 
-    def __init__(
-        self,
-        network: StudyNetwork,
-        data: DataSet,
-        reader: BatchReader,
-        objective: Objective,
-        optimizer: torch.optim.Optimizer,
-        section: TrainingSection,
-        augment: Augment,
-        distributed: Distributed,
-    ) -> None:
+    def __init__(self, setup: Setup, optimizer: torch.optim.Optimizer) -> None:
         """Put the parts together."""
-        device = distributed.device
-        self._network, self._data, self._reader = network, data, reader
-        self._objective = objective.to(device)
-        self._augment = augment
-        self._optimizer, self._section, self._distributed = optimizer, section, distributed
-        self.gradients = FlatGradients(network, distributed)
+        section, device = setup.section, setup.distributed.device
+        self._setup, self._optimizer = setup, optimizer
+        self._objective = setup.objective.to(device)
+        self._augment = Augment(section.augment, section.seed)
+        self.gradients = FlatGradients(setup.network, setup.distributed)
         self.clipping = Clipping(section, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=section.precision == "float16")
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which the network computes."""
-        precision = PRECISIONS.get(self._section.precision)
-        if precision is None:
-            return nullcontext()
-        return torch.autocast(self._distributed.device.type, precision)
 
     def take(self, rows: Rows, position: Position, strength: float, meter: Meter) -> None:
         """Train on the rows of one global batch.
@@ -60,8 +34,9 @@ class Step:
             strength: Of the adversary in this epoch.
             meter: Gets the sums of this rank.
         """
-        ranks, parts = self._distributed, self._section.grad_accum_split
-        normalisers = self._objective.normalisers(self._data, rows)
+        setup, ranks = self._setup, self._setup.distributed
+        parts = setup.section.grad_accum_split
+        normalisers = self._objective.normalisers(setup.data, rows)
         share = cut(rows, ranks.world_size, ranks.rank)
         self.gradients.zero()
         for index in range(parts):
@@ -69,10 +44,10 @@ class Step:
             # an empty share adds nothing; SyncBatchNorm (CUDA) waits for every rank all the same
             if len(part) == 0 and ranks.device.type == "cpu":
                 continue
-            batch = self._reader.read(part)
+            batch = setup.reader.read(part)
             inputs = self._augment(batch.inputs, part, position.epoch)
-            with self.autocast():
-                outputs: Outputs = self._network(*inputs, strength=strength)
+            with setup.autocast():
+                outputs: Outputs = setup.network(*inputs, strength=strength)
             loss, sums = self._objective.part(outputs, batch, normalisers)
             self.scaler.scale(loss).backward()
             meter.add(position.step, sums)

@@ -10,10 +10,9 @@ import torch
 from rich.progress import Progress, TaskID
 from torch import nn
 
-from outlast.data.augment import Augment
 from outlast.data.batches import BatchReader
+from outlast.data.dataset import DataSet
 from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
-from outlast.data.store import DataSet
 from outlast.distributed import Distributed
 from outlast.errors import InterruptedRunError, NonFiniteLossError
 from outlast.model.build import network_facts
@@ -34,6 +33,7 @@ from outlast.train.resume import resume
 from outlast.train.schedule import build_schedule
 from outlast.train.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
+from outlast.train.setup import Setup
 from outlast.train.single_rows import refuse_single_rows
 from outlast.train.state import Position, RunState, Stopwatch
 from outlast.train.step import Step
@@ -46,6 +46,16 @@ UNSAVED = (
     "model.network: %s changed in training and no state holds it; if the numbers depend on it,"
     " register it as a buffer or give it in get_extra_state(), or a resumed run will differ"
 )
+
+
+def _facts(config: Config, data: DataSet, objective: Objective, metric: str) -> dict[str, Any]:
+    """Return what shapes the numbers of a run and only data, code and defaults can tell."""
+    return {
+        "data.content": data.content,
+        "loss.name": objective.name,
+        **network_facts(config.model.network),
+        "training.selection_metric": metric,
+    }
 
 
 class Trainer:
@@ -84,35 +94,12 @@ class Trainer:
         self.config, self.distributed = config, distributed or Distributed()
         self.num_steps = num_steps(len(data.splits["train"]), training.batch_size)
         self.metric = resolve_metric(training, len(data.classes))
-        facts = {
-            "data.content": data.content,
-            "loss.name": objective.name,
-            **network_facts(config.model.network),
-            "training.selection_metric": self.metric,
-        }
-        self.recipe = recipe(config, facts)
+        self.recipe = recipe(config, _facts(config, data, objective, self.metric))
         selection = Selection(lower_is_better=self.metric == "val_loss")
         self._reader = BatchReader(data, self.distributed.device)
-        self._step = Step(
-            study,
-            data,
-            self._reader,
-            objective,
-            optimizer,
-            training,
-            Augment(training.augment, training.seed),
-            self.distributed,
-        )
-        self._validator = Validator(
-            study,
-            data,
-            self._reader,
-            objective,
-            self._step.autocast,
-            self.metric,
-            training.batch_size,
-            self.distributed,
-        )
+        setup = Setup(study, data, self._reader, objective, training, self.distributed)
+        self._step = Step(setup, optimizer)
+        self._validator = Validator(setup, self.metric)
         self.run = RunState(
             model=study,
             optimizer=optimizer,
@@ -121,16 +108,14 @@ class Trainer:
             schedule=build_schedule(training, selection.lower_is_better),
             selection=selection,
             meter=Meter(self.distributed, self.num_steps),
-            history=History(
-                adversary=study.adversary is not None, regression=study.regression is not None
-            ),
+            history=History(**study.heads),
             position=Position(),
             best_weights={},
         )
         self._outputs = Outputs(folder, data, objective, config, self.recipe, self.metric)
         self._checkpoints = Checkpoints(folder)
-        every_seconds = config.checkpoint.every_seconds
-        self._poll = Poll(self.distributed, interrupt or Interrupt(), every_seconds)
+        interval = config.checkpoint.every_seconds
+        self._poll = Poll(self.distributed, interrupt or Interrupt(), interval)
         self._ledger: Ledger | None = None
         self._stopwatch = Stopwatch()
         self._trained: Row = {}

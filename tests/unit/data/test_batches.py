@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from outlast.data.batches import BatchReader
+from outlast.data.dataset import DataSet
 from outlast.data.normalize import Normalization
-from outlast.data.store import DataSet
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,8 @@ import torch
 
 from outlast.data import array_files
 from outlast.data.batches import BatchReader
-from outlast.data.store import DataSet, check_prepared, open_data, prepare
+from outlast.data.dataset import DataSet
+from outlast.data.store import check_prepared, open_data, prepare
 from outlast.errors import DataError
 from outlast.files import TEMPORARY_MARK
 from outlast.sections import DataSection

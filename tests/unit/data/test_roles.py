@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outlast.data.dataset import DataSet
 from outlast.data.roles import read_roles
-from outlast.data.store import DataSet, open_data, prepare
+from outlast.data.store import open_data, prepare
 from outlast.errors import DataError
 from outlast.sections import DataSection
 

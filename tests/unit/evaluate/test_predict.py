@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from outlast.data.store import DataSet
+from outlast.data.dataset import DataSet
 from outlast.errors import DataError
 from outlast.evaluate.predict import predict
 from outlast.model.build import build_network

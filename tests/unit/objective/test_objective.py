@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from outlast.config import parse
 from outlast.data.batches import Batch, BatchReader
+from outlast.data.dataset import DataSet
 from outlast.data.roles import read_roles
-from outlast.data.store import DataSet
 from outlast.errors import ConfigError
 from outlast.objective.build import build_objective
 from outlast.objective.losses import noise_corrected_bce, noise_corrected_ce

@@ -12,8 +12,9 @@ import torch
 from small_run import make_trainer, small_config, small_data, study_config, study_data
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from outlast.data.dataset import DataSet
 from outlast.data.sampling import epoch_order
-from outlast.data.store import DataSet, open_data, prepare
+from outlast.data.store import open_data, prepare
 from outlast.distributed import Distributed
 from outlast.errors import DataError, ModelError, NonFiniteLossError
 from outlast.sections import Config, DataSection

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from sklearn.metrics import f1_score, precision_recall_curve, roc_auc_score, roc_curve
 from small_run import make_trainer, small_data, weights
 
-from outlast.data.store import DataSet
+from outlast.data.dataset import DataSet
 from outlast.errors import ConfigError
 from outlast.model.file import load_model_file
 from outlast.train.history import HISTORY_KEYS

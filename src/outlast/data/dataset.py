@@ -1,0 +1,115 @@
+"""A data set as training sees it: arrays, label, splits, roles, and a digest of all of them."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from outlast.data.array_files import FileState, file_state
+from outlast.data.arrays import row_chunks
+from outlast.data.normalize import Normalization
+from outlast.data.roles import Roles
+from outlast.data.splits import SPLITS
+from outlast.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Arrays, label and splits of one experiment.
+
+    Attributes:
+        inputs: Name -> array (N, ...), in the order of the network's ``forward``.
+        label: (N,) int64, number of the class.
+        classes: Name of each class, by number.
+        splits: `train`, `validation`, `test` -> (n,) int64 row numbers, sorted.
+        normalization: Fitted on the training rows, on the CPU.
+        content: SHA-256 of all of the above: the same data give the same, wherever they lie.
+        roles: Group, confound and target of each row, as far as the config names them.
+        opened: Each file that is mapped, and what it was like then.
+    """
+
+    inputs: dict[str, np.ndarray]
+    label: np.ndarray
+    classes: list[str]
+    splits: dict[str, np.ndarray]
+    normalization: Normalization
+    content: str
+    roles: Roles = field(default_factory=Roles)
+    opened: dict[Path, FileState] = field(default_factory=dict)
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on when a file was written to since it was opened: the map shows it.
+
+        A file that was replaced or removed is no harm: the map keeps the old one.
+
+        Raises:
+            DataError: With the file.
+        """
+        for path, before in self.opened.items():
+            try:
+                now = file_state(path)
+            except OSError:
+                continue
+            if now != before and now[:2] == before[:2]:
+                raise DataError(
+                    f"{path} was changed while this run was reading it; put the old values back,"
+                    " or run prepare again, and start the run again: it goes on from the last"
+                    " state, or afresh on new data"
+                )
+
+    @property
+    def row_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one row of each input; () where a row is one value."""
+        return {name: array.shape[1:] for name, array in self.inputs.items()}
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: Mapping[str, np.ndarray],
+        label: np.ndarray,
+        splits: Mapping[str, np.ndarray],
+        classes: Sequence[str] | None = None,
+        normalize: str = "none",
+        roles: Roles | None = None,
+    ) -> "DataSet":
+        """Make a data set of arrays in memory.
+
+        Args:
+            inputs: Name -> array (N, ...).
+            label: (N,) number of the class.
+            splits: Row numbers of `train`, `validation` and `test`; one left out is empty.
+            classes: Default: the numbers 0 to the largest label.
+            normalize: As `data.normalize`.
+            roles: What rows bring beside.
+        """
+        numbers = np.asarray(label, dtype=np.int64)
+        names = list(classes) if classes else [str(i) for i in range(int(numbers.max()) + 1)]
+        rows = {key: np.sort(np.asarray(splits.get(key, ()), dtype=np.int64)) for key in SPLITS}
+        normalization = Normalization.fit(normalize, inputs, rows["train"])
+        roles = roles or Roles()
+        content = _digest(inputs, numbers, names, rows, normalization, roles)
+        return cls(dict(inputs), numbers, names, rows, normalization, content, roles)
+
+
+def _digest(
+    inputs: Mapping[str, np.ndarray],
+    label: np.ndarray,
+    classes: list[str],
+    splits: Mapping[str, np.ndarray],
+    normalization: Normalization,
+    roles: Roles,
+) -> str:
+    arrays = {f"input {name}": array for name, array in inputs.items()}
+    arrays |= {"label": label} | {f"split {key}": rows for key, rows in splits.items()}
+    for name, mean, std in normalization.moments():
+        arrays |= {f"mean {name}": mean, f"std {name}": std}
+    arrays |= {f"role {role}": values for role, values in roles.values.items()}
+    sha = hashlib.sha256(json.dumps([classes, normalization.kind, roles.names]).encode())
+    for name, array in arrays.items():
+        sha.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+        for rows in row_chunks(array) if array.ndim else [...]:
+            sha.update(array[rows].tobytes())  # C order, however the file is laid out
+    return sha.hexdigest()
