@@ -117,10 +117,15 @@ def _check(options: argparse.Namespace) -> None:
 
 def _prepare(options: argparse.Namespace) -> None:
     from outlast.config import parse
-    from outlast.data.store import prepare
+    from outlast.data.splits import notable_splits
+    from outlast.data.store import open_data, prepare
 
     content, source = _read_config(options.config)
-    manifest = prepare(parse(content, source).data, options.out)
+    section = parse(content, source).data
+    manifest = prepare(section, options.out)
+    data = open_data(options.out)
+    for line in notable_splits(data.label, data.splits, section.split, data.classes):
+        print(f"note: {line}")
     rows = sum(sum(counts.values()) for counts in manifest["counts"].values())
     print(f"{options.out}: {rows} rows, content {manifest['content'][:12]}")
 

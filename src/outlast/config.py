@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -58,17 +58,45 @@ def parse(content: Mapping[str, Any], source: str = "the configuration") -> Conf
     Raises:
         ConfigError: With one line per wrong key or value.
     """
+    values = _read_exponents(dict(content))
     try:
-        config = Config.model_validate(_read_exponents(dict(content)))
+        config = Config.model_validate(values)
     except ValidationError as error:
         found = error.errors(include_url=False)
         problems = [_describe(problem) for problem in found if not _is_other_kind(problem)]
+        problems += _contradictions_beside(values, [problem["loc"] for problem in found])
         raise ConfigError(dict.fromkeys(problems), source) from None
     is_swept = config.sweep.parameters or config.sweep.replicates
     # of a sweep each run is judged by itself: a swept value may be what makes the others legal
     if problems := list(empty_axes(config)) if is_swept else contradictions(config):
         raise ConfigError(problems, source)
     return config
+
+
+def _contradictions_beside(values: Any, wrong: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the contradictions among the values that are right, so that one screen has all."""
+    for path in wrong:
+        values = _without(values, path)
+    try:
+        config = Config.model_validate(values)
+    except ValidationError:  # a key without a default is missing
+        return []
+    if config.sweep.parameters or config.sweep.replicates:
+        return []
+    # what a rule says of a value that was taken out is no news
+    keys = [".".join(map(str, path[:2])) for path in wrong]
+    return [line for line in contradictions(config) if not any(key in line for key in keys)]
+
+
+def _without(values: Any, path: Sequence[Any]) -> Any:
+    """Return nested values without what is at ``path``, or without what is around it."""
+    head, *rest = path
+    if not isinstance(values, Mapping) or head not in values:
+        return values
+    below = _without(values[head], rest) if rest else values[head]
+    if below is values[head]:  # the end of the path, or within a list
+        return {key: value for key, value in values.items() if key != head}
+    return {**values, head: below}
 
 
 # YAML 1.1 reads 1e-3 (no dot) as text. Everybody means the number.

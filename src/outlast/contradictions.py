@@ -1,10 +1,10 @@
 """What is right key by key and wrong together. Each has a line with key, value and fix."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.sections import Config
+from outlast.sections import Config, LossSection
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,24 @@ class Contradiction:
     holds: Callable[[Config], Any]
     message: str
 
+    def line(self, config: Config) -> str:
+        """Return the message, with the values of ``config``."""
+        sections = {name: getattr(config, name) for name in type(config).model_fields}
+        return self.message.format(**sections)
+
 
 def contradictions(config: Config) -> list[str]:
     """Return a line for each rule that ``config`` breaks."""
-    sections = {name: getattr(config, name) for name in type(config).model_fields}
-    broken = [rule.message.format(**sections) for rule in RULES if rule.holds(config)]
+    broken = [rule.line(config) for rule in RULES if rule.holds(config)]
     return [*broken, *empty_axes(config)]
+
+
+def unused_settings(configs: Sequence[Config]) -> list[str]:
+    """Return a line for each setting of a loss that no run has.
+
+    Of all runs: a sweep over losses gives each of them what only some use.
+    """
+    return [rule.line(configs[0]) for rule in UNUSED if all(map(rule.holds, configs))]
 
 
 def empty_axes(config: Config) -> Iterator[str]:
@@ -78,11 +90,6 @@ RULES = (
         "loss.label_noise.rates: {loss.name} needs them; give at least one",
     ),
     Contradiction(
-        lambda c: c.loss.label_noise.rates and not _corrects_noise(c),
-        "loss.label_noise.rates: loss.name {loss.name} does not use them; set it to"
-        " noise_corrected_bce or noise_corrected_ce, or remove the rates",
-    ),
-    Contradiction(
         lambda c: c.loss.name == "noise_corrected_bce" and _no_noise_group(c),
         "loss.label_noise.rates: its keys are values of data.noise_group, which is not set;"
         " name the column",
@@ -92,18 +99,9 @@ RULES = (
         "loss.label_noise.sink: noise_corrected_ce needs it; name a class",
     ),
     Contradiction(
-        lambda c: c.loss.name != "noise_corrected_ce" and c.loss.label_noise.sink is not None,
-        "loss.label_noise.sink: loss.name {loss.name} has none; remove the key, or use"
-        " noise_corrected_ce",
-    ),
-    Contradiction(
         lambda c: c.loss.label_noise.rates.get(c.loss.label_noise.sink or "", 0) > 0,
         "loss.label_noise.rates: {loss.label_noise.sink} is the sink, whose own labels are right;"
         " remove its rate",
-    ),
-    Contradiction(
-        lambda c: c.loss.neg_gamma is not None and c.loss.name != "focal",
-        "loss.neg_gamma: loss.name {loss.name} does not use it; remove it, or use focal",
     ),
     Contradiction(
         lambda c: c.loss.class_weights != "none" and c.training.sampling != "shuffle",
@@ -127,5 +125,27 @@ RULES = (
         lambda c: c.regression.weight and c.data.target is None,
         "regression.weight: {regression.weight} needs data.target, which is not set; name the"
         " column, or set the weight to 0",
+    ),
+)
+
+UNUSED = (
+    Contradiction(
+        lambda c: c.loss.label_noise.rates and not _corrects_noise(c),
+        "loss.label_noise.rates: loss.name {loss.name} does not use them; set it to"
+        " noise_corrected_bce or noise_corrected_ce, or remove the rates",
+    ),
+    Contradiction(
+        lambda c: c.loss.name != "noise_corrected_ce" and c.loss.label_noise.sink is not None,
+        "loss.label_noise.sink: loss.name {loss.name} has none; remove the key, or use"
+        " noise_corrected_ce",
+    ),
+    Contradiction(
+        lambda c: c.loss.gamma != LossSection().gamma and c.loss.name != "focal",
+        "loss.gamma: {loss.gamma}, and loss.name {loss.name} does not use it; remove it, or use"
+        " focal",
+    ),
+    Contradiction(
+        lambda c: c.loss.neg_gamma is not None and c.loss.name != "focal",
+        "loss.neg_gamma: loss.name {loss.name} does not use it; remove it, or use focal",
     ),
 )

@@ -3,7 +3,12 @@
 The command line prints the message alone: a traceback is for our bugs, not for a user's typo.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first of some names as a message shows them, or `none`."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") or "none"
 
 
 class OutlastError(Exception):

@@ -16,7 +16,8 @@ Recipe = dict[str, Any]
 NUMBER_SECTIONS = {"data", "model", "loss", "adversary", "regression", "training"}
 # How long a run lasts, not what it computes: train.stopping decides whether a state may go on.
 STOPPING_KEYS = frozenset({"training.epochs", "training.early_stopping_patience"})
-# Where the rows come from. Their content is in the recipe as the fact `data.content`.
+# Where the rows come from. Their content is in the recipe, as the facts `data.content` and
+# `data.content.ROLE` for each role that is used.
 SOURCE_KEYS = frozenset(
     f"data.{key}"
     for key in ("source", "inputs", "label", "group", "noise_group", "confound", "target")
@@ -33,7 +34,9 @@ def recipe(config: Config, facts: Mapping[str, Any]) -> Recipe:
     """
     sections = config.model_dump(mode="json", include=NUMBER_SECTIONS)
     keys = _flatten(sections) | dict(facts)
-    idle = _idle_keys(config) | SOURCE_KEYS
+    idle = idle_keys(config) | SOURCE_KEYS | STOPPING_KEYS
+    if config.training.scheduler.name == "cosine":
+        idle -= {"training.epochs"}
     # also `data.inputs.expression`, when `data.inputs` is a mapping
     kept = {key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in idle)}
     return {key: keys[key] for key in sorted(kept)}
@@ -53,25 +56,40 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
     ]
 
 
-def _idle_keys(config: Config) -> frozenset[str]:
-    """Name the keys that have no effect under this config."""
+def idle_keys(config: Config) -> frozenset[str]:
+    """Name the keys, or whole sections, that have no effect under this config."""
     training = config.training
-    idle = set(STOPPING_KEYS)
-    if training.scheduler.name == "cosine":
-        idle.discard("training.epochs")
+    idle: set[str] = set()
     if training.scheduler.name != "reduce_on_plateau":
         idle |= {"training.scheduler.patience", "training.scheduler.factor"}
     if training.optimizer != "sgd":
         idle.add("training.momentum")
     if config.loss.name != "focal":
         idle |= {"loss.gamma", "loss.neg_gamma"}
+    if not config.loss.name.startswith("noise_corrected"):
+        idle.add("loss.label_noise")
     if not config.adversary.strength:
         idle.add("adversary")
     if not config.regression.weight:
         idle.add("regression")
     if not config.adversary.strength and not config.regression.weight:
         idle.add("model.head")
+    if config.data.split.validation == 0:
+        idle.add("training.early_stopping_patience")
+    if training.augment.time_mask.count == 0:
+        idle.add("training.augment.time_mask")
     return frozenset(idle)
+
+
+def used_roles(config: Config) -> set[str]:
+    """Return the roles of the data that shape the numbers of a run, beside its splits."""
+    is_used = {
+        "noise_group": config.loss.name == "noise_corrected_bce"
+        or config.training.sampling == "balance_groups",
+        "confound": config.adversary.strength > 0,
+        "target": config.regression.weight > 0,
+    }
+    return {role for role, used in is_used.items() if used}
 
 
 def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:

@@ -83,8 +83,8 @@ class DataSection(Section):
     )
     confound: str | None = Field(
         None,
-        description="Array or column (batch, site, sex) that the adversary removes. Empty, NaN or"
-        " -1: unknown.",
+        description="Array or column (batch, site, sex) that the adversary removes. Empty, NaN, NA"
+        " or -1: unknown.",
     )
     target: str | None = Field(
         None,
@@ -122,7 +122,8 @@ class LabelNoiseSection(Section):
     rates: dict[str, Rate] = Field(
         default_factory=dict,
         description="`noise_corrected_bce`: value of `data.noise_group` -> share of its labels that"
-        " are flipped. `noise_corrected_ce`: class -> share of its rows that are labelled `sink`.",
+        " are flipped. `noise_corrected_ce`: class -> share of its rows that are labelled `sink`."
+        " One that is not named: 0.",
     )
     sink: str | None = Field(
         None, description="`noise_corrected_ce`: the class that wrongly labelled rows end in."
@@ -131,8 +132,12 @@ class LabelNoiseSection(Section):
     @field_validator("rates", mode="before")
     @classmethod
     def _keys_are_text(cls, value: Any) -> Any:
-        # YAML reads the name of a group `1` as a number
-        return {str(key): rate for key, rate in value.items()} if isinstance(value, dict) else value
+        # YAML reads the name of a group `1` as a number, and `yes` or `off` as true or false
+        if not isinstance(value, dict):
+            return value
+        if any(isinstance(key, bool) for key in value):
+            raise ValueError("a name that YAML reads as true or false; put it in quotes")
+        return {str(key): rate for key, rate in value.items()}
 
 
 class LossSection(Section):
@@ -234,7 +239,10 @@ class TrainingSection(Section):
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of `sgd`; others ignore it.")
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection, description="")
     early_stopping_patience: int = Field(
-        10, ge=0, description="Epochs without a better selection metric before the end. 0: off."
+        10,
+        ge=0,
+        description="Epochs without a better selection metric before the end. 0, or no validation"
+        " split: off.",
     )
     selection_metric: SelectionMetric = Field(
         "auto",

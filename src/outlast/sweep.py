@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.config import parse
+from outlast.contradictions import unused_settings
 from outlast.errors import ConfigError
 from outlast.files import digest_values
 from outlast.sections import Config
@@ -83,7 +84,7 @@ def expand(content: Mapping[str, Any], source: str = "the configuration") -> lis
         for name in dict.fromkeys(names)
         if names.count(name) > 1
     ]
-    if problems:
+    if problems := problems or unused_settings([run.config for run in runs]):
         raise ConfigError(dict.fromkeys(problems), source)
     return runs
 

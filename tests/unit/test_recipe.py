@@ -3,7 +3,7 @@
 import pytest
 
 from outlast.config import parse
-from outlast.recipe import changed_keys, fingerprint, recipe
+from outlast.recipe import changed_keys, fingerprint, recipe, used_roles
 
 FACTS = {"data.content": "c" * 64, "loss.name": "cross_entropy"}
 
@@ -32,6 +32,11 @@ def test_a_fact_replaces_what_the_config_left_open():
         {"training": {"early_stopping_patience": 3}},
         {"training": {"momentum": 0.5}},
         {"training": {"scheduler": {"patience": 1, "factor": 0.1}}},
+        {"training": {"augment": {"time_mask": {"width": 3}}}},
+        {"loss": {"gamma": 3}},
+        {"loss": {"label_noise": {"rates": {"a": 0.1}, "sink": "b"}}},
+        {"adversary": {"anneal_epochs": 3}, "regression": {"range": "unit"}},
+        {"data": {"group": "g", "confound": "c", "target": "t"}, "model": {"head": "last"}},
     ],
 )
 def test_what_shapes_no_number_is_no_part_of_it(change):
@@ -69,6 +74,34 @@ def test_keys_count_only_where_they_work():
     plateau = [{"scheduler": {"name": "reduce_on_plateau", "factor": f}} for f in (0.1, 0.2)]
     assert differs({}, *plateau)
     assert differs({"scheduler": {"name": "cosine"}}, {"epochs": 5}, {"epochs": 6})
+
+
+@pytest.mark.parametrize(
+    ("sections", "used"),
+    [
+        ({}, set()),
+        ({"adversary": {"strength": 1}}, {"confound"}),
+        ({"regression": {"weight": 1}}, {"target"}),
+        ({"training": {"sampling": "balance_groups"}}, {"noise_group"}),
+        (
+            {"loss": {"name": "noise_corrected_bce", "label_noise": {"rates": {"a": 0.1}}}},
+            {"noise_group"},
+        ),
+        (
+            {
+                "loss": {
+                    "name": "noise_corrected_ce",
+                    "label_noise": {"rates": {"a": 0.1}, "sink": "b"},
+                }
+            },
+            set(),
+        ),
+    ],
+)
+def test_roles_that_shape_the_numbers(sections, used):
+    """Beside the splits, which the group shapes: a named role without a reader is none."""
+    data = {"source": "x.csv", "group": "g", "confound": "c", "target": "t"}
+    assert used_roles(parse({"data": data, **sections})) == used
 
 
 def test_the_order_of_keys_means_nothing():

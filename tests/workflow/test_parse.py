@@ -179,6 +179,23 @@ def test_names_that_the_source_lacks_are_refused_before_any_job(workdir):
         assert process.stdout.count('  File "') == is_there
 
 
+def test_a_loss_that_does_not_fit_the_data_is_refused_before_any_job(workdir):
+    """By the rows of the table, without torch; and once, not again in the process of each job."""
+    (workdir / "rows.csv").write_text("a,b,label\n" + "1,2,x\n2,3,y\n3,4,z\n" * 9)
+    noisy = "name: noise_corrected_ce, label_noise: {rates: {x: 0.1, w: 0.2}, sink: q}"
+    for loss, said in {
+        "name: bce": ["loss.name: bce is for 2 classes, and the data have 3 (x, y, z)"],
+        noisy: ["loss.label_noise.sink: q is no class", "loss.label_noise.rates.w: 0.2 is for no"],
+    }.items():
+        change = ("--config", "data={source: rows.csv}", f"loss={{{loss}}}", "model={network: mlp}")
+        process = snakemake(workdir, "-n", *change, check=False, **fake_torch(workdir))
+        assert process.returncode != 0
+        assert f"{len(said)} problem" in process.stdout
+        for line in said:
+            assert line in process.stdout
+        assert process.stdout.count('  File "') == 1
+
+
 def fake_torch(workdir):
     """Return an environment in which to import torch ends the process."""
     fake = workdir / "fake/torch"

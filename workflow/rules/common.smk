@@ -6,12 +6,12 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
-from outlast.sections import BUILT_IN_SOURCES
+from outlast.check.before_jobs import problems_before_jobs
 from outlast.config import parse as parse_experiment  # Snakemake has a global named parse
 from outlast.config import read_yaml
-from outlast.data.names import missing_names
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, listed
 from outlast.files import write_json
+from outlast.sections import BUILT_IN_SOURCES
 from outlast.sweep import expand as expand_sweep
 from outlast.user_code import user_files
 
@@ -39,10 +39,9 @@ def run_of(wildcards):
     """The run that a path names, or an error that says which there are."""
     if wildcards.experiment == EXPERIMENT.experiment and wildcards.run in RUNS:
         return RUNS[wildcards.run]
-    known = ", ".join(list(RUNS)[:5])
     raise WorkflowError(
         f"{wildcards.experiment}/{wildcards.run} is no run of {CONFIG_NAME}, whose experiment is"
-        f" {EXPERIMENT.experiment} with {len(RUNS)} runs: {known}, ..."
+        f" {EXPERIMENT.experiment} with {len(RUNS)} runs: {listed(list(RUNS))}"
     )
 
 
@@ -64,10 +63,18 @@ def list_of_runs(wildcards):
     ]
 
 
+@functools.cache
+def problems_of_data():
+    """What does not fit the data, told before any job. A job's own process need not ask again."""
+    if not workflow.is_main_process:
+        return []
+    return problems_before_jobs([run.config for run in RUNS.values()])
+
+
 def source_files(wildcards):
     """The user's own files behind `data.source`; none for a built-in data set."""
     # here and not above: the job of a rule that writes the source must not be refused for it
-    if problems := missing_names(EXPERIMENT.data):
+    if problems := problems_of_data():
         raise WorkflowError(str(ConfigError(problems, CONFIG_NAME)))
     if EXPERIMENT.data.source in BUILT_IN_SOURCES:
         return []

@@ -16,7 +16,8 @@ from outlast.data.store import read_data
 from outlast.distributed import CPU, Distributed
 from outlast.errors import ConfigError, DataError, OutlastError
 from outlast.model.heads import StudyNetwork
-from outlast.objective.build import BINARY, build_objective
+from outlast.objective.build import build_objective
+from outlast.objective.misfits import BINARY
 from outlast.objective.objective import Objective
 from outlast.sections import Config, DataSection, LossSection
 from outlast.sweep import Run

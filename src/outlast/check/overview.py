@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from outlast.check.findings import Resolved
+from outlast.check.notes import notes
 from outlast.report.wording import shorten, wrap_name
 from outlast.sections import Config
 
@@ -30,6 +30,8 @@ def _lines(resolved: Resolved) -> Iterator[str]:
     yield from _classes(resolved)
     yield from _parts(resolved, config)
     yield from _runs(resolved)
+    for note in notes(resolved):
+        yield from _entry("note", note)
     count = len(resolved.runs)
     yield ""
     yield f"{count:,} run{'s' if count > 1 else ''}, all checks passed"
@@ -91,9 +93,6 @@ def _parts(resolved: Resolved, config: Config) -> Iterator[str]:
         is_auto = config.training.selection_metric == "auto"
         yield from _entry("selection", resolved.metric + " (auto)" * is_auto)
     yield from _entry("ranks", f"{config.launch.processes} per run, device {config.launch.device}")
-    if not torch.cuda.is_available() and any(c.training.precision == "float16" for c in configs):
-        text = "training.precision float16 needs a GPU, and this machine shows none"
-        yield from _entry("note", text)
 
 
 def _heads(configs: Sequence[Config]) -> str:

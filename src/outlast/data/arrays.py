@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from outlast.errors import DataError
+from outlast.errors import DataError, listed
 
 # what torch.from_numpy takes without a copy on every release; uint16 and above is not
 DTYPES = frozenset(
@@ -31,9 +31,8 @@ def require(key: str, name: str, existing: Sequence[str]) -> None:
     if name in existing:
         return
     near = difflib.get_close_matches(name, existing, n=1)
-    shown = ", ".join(existing[:20]) + (", ..." if len(existing) > 20 else "")
     advice = f"did you mean {near[0]}? " if near else ""
-    raise DataError(f"{key}: {name!r} is not in the source; {advice}There: {shown or 'nothing'}")
+    raise DataError(f"{key}: {name!r} is not in the source; {advice}There: {listed(existing, 20)}")
 
 
 def converted(name: str, array: np.ndarray) -> np.ndarray:

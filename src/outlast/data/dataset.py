@@ -5,11 +5,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from outlast.data.array_files import FileState, file_state
 from outlast.data.arrays import row_chunks
+from outlast.data.labels import Labels
 from outlast.data.normalize import Normalization
 from outlast.data.roles import Roles
 from outlast.data.splits import SPLITS
@@ -28,6 +30,7 @@ class DataSet:
         normalization: Fitted on the training rows, on the CPU.
         content: SHA-256 of all of the above: the same data give the same, wherever they lie.
         roles: Group, confound and target of each row, as far as the config names them.
+        role_content: SHA-256 of each role: naming one that nothing uses changes no number.
         opened: Each file that is mapped, and what it was like then.
     """
 
@@ -38,6 +41,7 @@ class DataSet:
     normalization: Normalization
     content: str
     roles: Roles = field(default_factory=Roles)
+    role_content: dict[str, str] = field(default_factory=dict)
     opened: dict[Path, FileState] = field(default_factory=dict)
 
     def check_unchanged(self) -> None:
@@ -59,6 +63,11 @@ class DataSet:
                     " or run prepare again, and start the run again: it goes on from the last"
                     " state, or afresh on new data"
                 )
+
+    @property
+    def labels(self) -> Labels:
+        """Everything about the rows but their inputs."""
+        return Labels(self.label, self.classes, self.splits, self.roles)
 
     @property
     def row_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -90,24 +99,20 @@ class DataSet:
         rows = {key: np.sort(np.asarray(splits.get(key, ()), dtype=np.int64)) for key in SPLITS}
         normalization = Normalization.fit(normalize, inputs, rows["train"])
         roles = roles or Roles()
-        content = _digest(inputs, numbers, names, rows, normalization, roles)
-        return cls(dict(inputs), numbers, names, rows, normalization, content, roles)
+        arrays = {f"input {name}": array for name, array in inputs.items()}
+        arrays |= {"label": numbers} | {f"split {key}": part for key, part in rows.items()}
+        for name, mean, std in normalization.moments():
+            arrays |= {f"mean {name}": mean, f"std {name}": std}
+        content = _digest([names, normalize], arrays)
+        role_content = {
+            role: _digest(roles.names.get(role), {role: values})
+            for role, values in roles.values.items()
+        }
+        return cls(dict(inputs), numbers, names, rows, normalization, content, roles, role_content)
 
 
-def _digest(
-    inputs: Mapping[str, np.ndarray],
-    label: np.ndarray,
-    classes: list[str],
-    splits: Mapping[str, np.ndarray],
-    normalization: Normalization,
-    roles: Roles,
-) -> str:
-    arrays = {f"input {name}": array for name, array in inputs.items()}
-    arrays |= {"label": label} | {f"split {key}": rows for key, rows in splits.items()}
-    for name, mean, std in normalization.moments():
-        arrays |= {f"mean {name}": mean, f"std {name}": std}
-    arrays |= {f"role {role}": values for role, values in roles.values.items()}
-    sha = hashlib.sha256(json.dumps([classes, normalization.kind, roles.names]).encode())
+def _digest(words: Any, arrays: Mapping[str, np.ndarray]) -> str:
+    sha = hashlib.sha256(json.dumps(words).encode())
     for name, array in arrays.items():
         sha.update(json.dumps([name, array.dtype.name, array.shape]).encode())
         for rows in row_chunks(array) if array.ndim else [...]:

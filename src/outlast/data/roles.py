@@ -145,4 +145,5 @@ def _as_text(array: np.ndarray, role: str) -> tuple[np.ndarray, np.ndarray]:
         filled = np.where(missing, 0, array)
         return (filled.astype(np.int64) if whole else filled).astype(str), missing
     text = np.char.decode(array, "utf-8") if kind == "S" else array.astype(str)
-    return text, np.isin(text, ["", "nan", *([str(UNKNOWN)] if role == "confound" else [])])
+    unknown_names = [str(UNKNOWN), f"{UNKNOWN}.0"] if role == "confound" else []
+    return text, np.isin(text, ["", "nan", *unknown_names])

@@ -63,23 +63,35 @@ def read(section: DataSection) -> Source:
     Raises:
         DataError: The source, an array, a column or a value cannot be used.
     """
-    source = _read(section)
-    check_label(source.label, section.label, is_number=section.threshold is not None)
+    source = _read(section, with_inputs=True)
     check_rows(source.inputs, len(source.label))
     for name, array in source.inputs.items():
         check_finite(name, array)
     return source
 
 
-def _read(section: DataSection) -> Source:
+def read_without_inputs(section: DataSection) -> Source:
+    """Read and check label and roles alone: quick where the inputs are large.
+
+    Raises:
+        DataError: The source, the label or a role cannot be used.
+    """
+    return _read(section, with_inputs=False)
+
+
+def _read(section: DataSection, with_inputs: bool) -> Source:
     if section.source in BUILT_INS:
-        return _read_built_in(section)
-    path = _find(section.source)
-    if path.is_dir():
-        return _read_folder(path, section)
-    if path.suffix.lower() in SEPARATORS:
-        return _of_table(read_frame(path, section), section)
-    return _read_archive(path, section)
+        source = _read_built_in(section)
+    else:
+        path = _find(section.source)
+        if path.is_dir():
+            source = _read_folder(path, section, with_inputs)
+        elif path.suffix.lower() in SEPARATORS:
+            source = _of_table(read_frame(path, section, with_inputs), section, with_inputs)
+        else:
+            source = _read_archive(path, section, with_inputs)
+    check_label(source.label, section.label, is_number=section.threshold is not None)
+    return source
 
 
 def _find(source: str) -> Path:
@@ -105,7 +117,7 @@ def _read_built_in(section: DataSection) -> Source:
 
     if section.source == "diabetes":
         table = datasets.load_diabetes(scaled=False, as_frame=True).frame
-        return _of_table(table.rename(columns={"target": "progression"}), section)
+        return _of_table(table.rename(columns={"target": "progression"}), section, True)
     require("data.label", section.label, ["label"])
     for role, column in named_roles(section).items():
         raise DataError(
@@ -120,13 +132,13 @@ def _read_built_in(section: DataSection) -> Source:
     return Source({name: values.astype(np.float32)}, bunch.target, class_names)
 
 
-def _read_archive(path: Path, section: DataSection) -> Source:
+def _read_archive(path: Path, section: DataSection, with_inputs: bool) -> Source:
     if not zipfile.is_zipfile(path):
         raise DataError(
             f"data.source: {str(path)!r} is no complete archive; write it with np.savez"
         )
     with np.load(path, allow_pickle=False) as archive:
-        names = _input_names(section, archive.files)
+        names = _input_names(section, archive.files) if with_inputs else []
         roles = named_roles(section)
         wanted = dict.fromkeys([*names, section.label, *roles.values()])
         arrays = {name: _load(archive.__getitem__, name) for name in wanted}
@@ -137,9 +149,9 @@ def _read_archive(path: Path, section: DataSection) -> Source:
     )
 
 
-def _read_folder(path: Path, section: DataSection) -> Source:
+def _read_folder(path: Path, section: DataSection, with_inputs: bool) -> Source:
     files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-    names = _input_names(section, list(files))
+    names = _input_names(section, list(files)) if with_inputs else []
     roles = named_roles(section)
     wanted = dict.fromkeys([*names, section.label, *roles.values()])
     arrays = {name: _load(_open_mapped, str(files[name])) for name in wanted}
@@ -154,8 +166,8 @@ def _read_folder(path: Path, section: DataSection) -> Source:
     )
 
 
-def _of_table(frame: "pd.DataFrame", section: DataSection) -> Source:
-    inputs, label, roles = read_table(frame, section)
+def _of_table(frame: "pd.DataFrame", section: DataSection, with_inputs: bool) -> Source:
+    inputs, label, roles = read_table(frame, section, with_inputs)
     return Source(inputs, label, roles=roles)
 
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from outlast.errors import DataError
+from outlast.errors import DataError, listed
 from outlast.sections import SplitSection
 
 SPLITS = ("train", "validation", "test")
+# relative distance of a split's size from its share, above which a note is due
+UNEXPECTED = 0.25
 
 
 def split_rows(
@@ -58,6 +60,41 @@ def split_rows(
             rest, splits[key] = _take_groups(rest, label, group, sizes[key], section, reserve)
     _check_trainable(label, rest, names)
     return {"train": rest, "validation": splits["validation"], "test": splits["test"]}
+
+
+def notable_splits(
+    label: np.ndarray,
+    splits: Mapping[str, np.ndarray],
+    section: SplitSection,
+    classes: Sequence[str],
+) -> list[str]:
+    """Return a line for each split that cannot be what one expects: groups are never cut.
+
+    Args:
+        label: (N,) int64, class of each row.
+        splits: From ``split_rows``.
+        section: What was asked for.
+        classes: Name of each class.
+    """
+    lines = []
+    for key, share in (("validation", section.validation), ("test", section.test)):
+        rows = splits[key]
+        if share == 0:
+            continue
+        wanted = share * len(label)
+        if abs(len(rows) - wanted) > max(1, UNEXPECTED * wanted):
+            lines.append(
+                f"data.split.{key}: {share:g} of the rows was asked for, and with whole groups it"
+                f" has {len(rows) / len(label):.2g}; try another data.split.seed, or a finer"
+                " data.group"
+            )
+        counts = np.bincount(label[rows], minlength=len(classes))
+        if lacking := [name for name, count in zip(classes, counts, strict=True) if count == 0]:
+            lines.append(
+                f"data.split.{key}: it has no row of class {listed(lacking)}, and its metrics say"
+                " nothing of that; try another data.split.seed"
+            )
+    return lines
 
 
 def check_no_leak(splits: Mapping[str, np.ndarray], group: np.ndarray | None) -> None:

@@ -21,15 +21,16 @@ from outlast.data.array_files import (
     write_array,
 )
 from outlast.data.dataset import DataSet
+from outlast.data.labels import read_labels
 from outlast.data.normalize import Normalization
-from outlast.data.roles import ROLES, Roles, read_roles
+from outlast.data.roles import ROLES, Roles
 from outlast.data.sources import Source, read
-from outlast.data.splits import SPLITS, check_no_leak, split_rows
+from outlast.data.splits import SPLITS, check_no_leak
 from outlast.errors import DataError
 from outlast.files import remove_leftovers, write_json
 from outlast.sections import DataSection
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "manifest.json"
 NORMALIZATION = "normalization.npz"
 # keys of `data:` that a prepared folder and a run must have in common
@@ -47,9 +48,15 @@ def read_data(section: DataSection) -> tuple[DataSet, dict[str, Path]]:
     """
     source = read(section)
     _check_names(source)
-    roles = read_roles(source.roles, len(source.label))
-    label, classes, splits = _label_and_splits(source, section, roles)
-    data = DataSet.from_arrays(source.inputs, label, splits, classes, section.normalize, roles)
+    labels = read_labels(source, section)
+    data = DataSet.from_arrays(
+        source.inputs,
+        labels.label,
+        labels.splits,
+        labels.classes,
+        section.normalize,
+        labels.roles,
+    )
     return data, source.files
 
 
@@ -90,6 +97,7 @@ def prepare(section: DataSection, folder: Path) -> dict[str, Any]:
         "normalization": _write_normalization(folder / NORMALIZATION, data.normalization),
         "section": section.model_dump(mode="json", include=CHECKED),
         "content": data.content,
+        "role_content": data.role_content,
     }
     write_json(folder / MANIFEST, manifest)
     return manifest
@@ -123,6 +131,7 @@ def open_data(folder: Path) -> DataSet:
         normalization=_read_normalization(folder, manifest, list(inputs)),
         content=manifest["content"],
         roles=Roles(roles, manifest["role_names"]),
+        role_content=manifest["role_content"],
         opened=opened,
     )
     check_no_leak(data.splits, data.roles.get("group"))
@@ -148,44 +157,6 @@ def _check_names(source: Source) -> None:
                 f"data.inputs: an array cannot be stored as {name!r}.npy; use a name of letters,"
                 f" digits and _, and none of {', '.join(sorted(taken))}"
             )
-
-
-def _label_and_splits(
-    source: Source, section: DataSection, roles: Roles
-) -> tuple[np.ndarray, list[str], dict[str, np.ndarray]]:
-    group = roles.get("group")
-    if section.threshold is None:
-        label, classes = _encode(source)
-        return label, classes, split_rows(label, section.split, classes, group)
-    values = source.label.astype(np.float64)
-    if section.threshold == "median":
-        # of the training rows: the others must not shape their own label
-        splits = split_rows(np.zeros(len(values), dtype=np.int64), section.split, ["row"], group)
-        threshold = float(np.median(values[splits["train"]]))
-        label = (values > threshold).astype(np.int64)
-    else:
-        threshold = section.threshold
-        label = (values > threshold).astype(np.int64)
-        splits = split_rows(label, section.split, _sides_of(threshold), group)
-    train = values[splits["train"]]
-    if len(np.unique(label[splits["train"]])) < 2:
-        raise DataError(
-            f"data.threshold: no two classes of training rows are left by {threshold:g}; choose a"
-            f" value between {train.min():g} and {train.max():g}"
-        )
-    return label, _sides_of(threshold), splits
-
-
-def _sides_of(threshold: float) -> list[str]:
-    return [f"at most {threshold:g}", f"above {threshold:g}"]
-
-
-def _encode(source: Source) -> tuple[np.ndarray, list[str]]:
-    """Return the number of each row's class (N,) int64, and the classes in sorted order."""
-    label = source.label.astype(np.int64) if source.label.dtype.kind == "f" else source.label
-    values, numbers = np.unique(label, return_inverse=True)
-    classes = source.class_names or [str(value) for value in values.tolist()]
-    return numbers.astype(np.int64), classes
 
 
 def _class_counts(data: DataSet, rows: np.ndarray) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outlast.data.arrays import require
-from outlast.data.roles import named_roles, refuse_answer
+from outlast.data.roles import CATEGORIES, named_roles, refuse_answer
 from outlast.errors import DataError
 from outlast.sections import DataSection
 
@@ -34,8 +34,8 @@ def column_names(path: Path) -> list[str] | None:
     return header and [name or f"Unnamed: {place}" for place, name in enumerate(header)]
 
 
-def read_frame(path: Path, section: DataSection) -> "pd.DataFrame":
-    """Read the file of a table.
+def read_frame(path: Path, section: DataSection, with_inputs: bool = True) -> "pd.DataFrame":
+    """Read the file of a table, or only the columns of label and roles.
 
     Raises:
         DataError: It is no table, or two of its columns share a name.
@@ -45,8 +45,16 @@ def read_frame(path: Path, section: DataSection) -> "pd.DataFrame":
     separator = SEPARATORS[path.suffix.lower()]
     try:
         header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str)
-        # the label as it is written: 01 and 1 may be two classes
-        frame = pd.read_csv(path, sep=separator, low_memory=False, dtype={section.label: str})
+        # the names of classes and categories as they are written: 01 and 1 may be two
+        roles = named_roles(section)
+        text = {section.label, *(name for role, name in roles.items() if role in CATEGORIES)}
+        frame = pd.read_csv(
+            path,
+            sep=separator,
+            low_memory=False,
+            dtype=dict.fromkeys(text, str),
+            usecols=None if with_inputs else lambda name: name in {*text, *roles.values()},
+        )
     except (OSError, ValueError) as error:
         raise DataError(
             f"data.source: {str(path)!r} is no table ({error}); the first line holds column names"
@@ -56,7 +64,7 @@ def read_frame(path: Path, section: DataSection) -> "pd.DataFrame":
 
 
 def read_table(
-    frame: "pd.DataFrame", section: DataSection
+    frame: "pd.DataFrame", section: DataSection, with_inputs: bool = True
 ) -> tuple[dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray]]:
     """Return inputs (float32 arrays by name), label (N,) and roles (N,), from columns.
 
@@ -72,21 +80,25 @@ def read_table(
         require(f"data.{role}", name, columns)
     if len(frame) == 0:
         raise DataError(f"data.source: {section.source!r} has a header and no rows")
-    groups = _column_groups(frame, section)
+    groups = _column_groups(frame, section) if with_inputs else {}
     inputs = {name: _as_numbers(frame[names]) for name, names in groups.items()}
     values = {role: _as_values(frame[name], role) for role, name in roles.items()}
     return inputs, _as_label(frame[section.label]), values
 
 
 def _as_values(column: "pd.Series[Any]", role: str) -> np.ndarray:
-    """Return the numbers of a column of numbers, else its text with "" where missing."""
+    """Return the numbers of a target, the text of a category with "" where it is missing."""
+    import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
-    if is_numeric_dtype(column):
+    if is_numeric_dtype(column):  # of a built-in table
         return column.to_numpy()
     if role == "target":
         _refuse_mixed(column.to_frame(), str(column.name), "data.target")
-    return column.fillna("").to_numpy(dtype=str)
+        numbers = pd.to_numeric(column, errors="coerce")
+        if numbers.notna().any() or column.isna().all():
+            return numbers.to_numpy()
+    return column.fillna("").astype(str).str.strip().to_numpy(dtype=str)
 
 
 def _as_label(written: "pd.Series[Any]") -> np.ndarray:
@@ -159,6 +171,12 @@ def _chosen(patterns: Iterable[str], columns: Sequence[str], section: DataSectio
 
 
 def _as_numbers(frame: "pd.DataFrame") -> np.ndarray:
+    import pandas as pd
+
+    # a category of the rows that is an input as well was read as it is written
+    texts = frame.select_dtypes(exclude=["number", "bool"])
+    numbers = texts.apply(pd.to_numeric, errors="coerce")
+    frame = frame.assign(**numbers.loc[:, numbers.notna().sum() == texts.notna().sum()])
     numeric = frame.select_dtypes(["number", "bool"])
     for name in frame.columns.difference(numeric.columns, sort=False):
         _refuse_mixed(frame, str(name))

@@ -13,7 +13,7 @@ from torch import Tensor
 from outlast.data.dataset import DataSet
 from outlast.data.roles import valid_targets
 from outlast.data.store import open_data
-from outlast.errors import DataError
+from outlast.errors import DataError, listed
 from outlast.evaluate.predict import check_inputs, predict
 from outlast.files import write_atomically, write_json
 from outlast.model.file import ModelFile, load_model_file
@@ -89,13 +89,9 @@ def _check_classes(model_file: ModelFile, data: DataSet) -> None:
         unknown = [name for name in data.classes if name not in model_file.classes]
         raise DataError(
             f"data.label: the model knows {len(model_file.classes)} classes and the data have"
-            f" {len(data.classes)}, or another order (not in the data: {_listed(lacking)};"
-            f" not in the model: {_listed(unknown)}); evaluate on data with the same classes"
+            f" {len(data.classes)}, or another order (not in the data: {listed(lacking)};"
+            f" not in the model: {listed(unknown)}); evaluate on data with the same classes"
         )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "none"
 
 
 def _held_out_split(data: DataSet) -> str:

@@ -18,7 +18,7 @@ from outlast.errors import InterruptedRunError, NonFiniteLossError
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
 from outlast.objective.objective import Objective
-from outlast.recipe import recipe
+from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.history import History, Row, means
@@ -50,8 +50,10 @@ UNSAVED = (
 
 def _facts(config: Config, data: DataSet, objective: Objective, metric: str) -> dict[str, Any]:
     """Return what shapes the numbers of a run and only data, code and defaults can tell."""
+    roles = data.role_content.items()
     return {
         "data.content": data.content,
+        **{f"data.content.{role}": digest for role, digest in roles if role in used_roles(config)},
         "loss.name": objective.name,
         **network_facts(config.model.network),
         "training.selection_metric": metric,

@@ -234,7 +234,7 @@ def test_refused_tables(tmp_path: Path, text: str, keys: dict[str, Any], message
             r"data\.source: 'broken\.npz' is no complete archive.*np\.savez",
         ),
         ({"source": "single.npz"}, r"data\.source: 'single\.npz' is no complete archive"),
-        ({"source": "empty"}, r"data\.label: 'label' is not in the source; There: nothing"),
+        ({"source": "empty"}, r"data\.label: 'label' is not in the source; There: none"),
         ({"source": "iris", "label": "species"}, r"data\.label: 'species'.*There: label"),
         ({"source": "digits", "inputs": ["images"]}, r"data\.inputs: 'images'.*mean image\?"),
         ({"source": "iris", "inputs": {"features": "*"}}, r"data\.inputs:.*\[features\]"),

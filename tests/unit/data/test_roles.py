@@ -76,20 +76,71 @@ def test_arrays(tmp_path: Path, kind: str) -> None:
     assert np.isnan(data.roles.values["target"][2])
 
 
-def test_roles_are_part_of_the_content(tmp_path: Path) -> None:
-    """A changed confound is another data set; so is one more role."""
-    contents = []
-    for index, (text, keys) in enumerate(
-        [
-            (TABLE, {}),
-            (TABLE, {"confound": None}),
-            (TABLE.replace("d1,x", "d1,y"), {}),
-            (TABLE.replace(",40,", ",39,"), {}),
-        ]
-    ):
-        (tmp_path / str(index)).mkdir()
-        contents.append(make(tmp_path / str(index), text, **keys).content)
-    assert len(set(contents)) == 4
+def test_each_role_has_a_content_of_its_own(tmp_path: Path) -> None:
+    """A changed confound is another confound, and the same data: a run without it stays as it is.
+
+    A changed group may be another split, and that is other data.
+    """
+    tables = {
+        "same": (TABLE, {}),
+        "confound": (TABLE.replace("d1,x", "d1,y"), {}),
+        "target": (TABLE.replace(",40,", ",39,"), {}),
+        "names": (TABLE.replace(",x,", ",z,"), {}),
+        "fewer": (TABLE, {"confound": None}),
+        "group": (TABLE.replace("d1", "d4"), {"split": {**HALVES, "test": 0.5}}),
+    }
+    found = {}
+    for name, (text, keys) in tables.items():
+        (tmp_path / name).mkdir()
+        found[name] = make(tmp_path / name, text, **keys)
+    first = found["same"]
+    assert {found[name].content for name in ("confound", "target", "names", "fewer")} == {
+        first.content
+    }
+    assert found["group"].content != first.content
+    changed = {
+        name: {
+            role
+            for role, digest in first.role_content.items()
+            if data.role_content.get(role) != digest
+        }
+        for name, data in found.items()
+    }
+    assert changed["same"] == set()
+    assert changed["confound"] == changed["names"] == changed["fewer"] == {"confound"}
+    assert changed["target"] == {"target"}
+
+
+def test_categories_of_a_table_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """01 and 1 are two batches; blanks around a name are none of it; -1 and -1.0 are unknown."""
+    rows = ["gene,batch,site,label"]
+    rows += [
+        f"{i},{batch},{site},{i % 2}"
+        for i, (batch, site) in enumerate(
+            [("01", "2"), ("1", "-1.0"), (" 1", "3"), ("01 ", "-1")] * 3
+        )
+    ]
+    keys = {"group": None, "target": None, "noise_group": "batch", "confound": "site"}
+    data = make(tmp_path, "\n".join(rows), **keys)
+    assert data.roles.names == {"noise_group": ["01", "1"], "confound": ["2", "3"]}
+    assert data.roles.values["noise_group"].tolist() == [0, 1, 1, 0] * 3
+    assert data.roles.values["confound"].tolist() == [0, -1, 1, -1] * 3
+
+
+def test_a_category_may_be_an_input_as_well(tmp_path: Path) -> None:
+    """A batch number that the network shall see is a number there, and a name as the confound."""
+    table = TABLE.replace(",x,", ",01,").replace(",y,", ",2,").replace(",,", ",3,")
+    data = make(tmp_path, table, target=None, inputs=["gene_a", "site"])
+    assert data.inputs["features"][:3].tolist() == [[1, 1], [2, 3], [3, 2]]
+    assert data.roles.names["confound"] == ["01", "2", "3"]
+
+
+def test_one_column_is_label_and_target(tmp_path: Path) -> None:
+    """Above a threshold or not, and how far: the label of a study and its auxiliary target."""
+    table = TABLE.replace(",,0", ",42,0")
+    data = make(tmp_path, table, label="age", target="age", threshold=43.5, confound=None)
+    assert data.label.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert data.roles.values["target"].tolist() == [40, 41, 42, 43, 44, 45, 46, 47]
 
 
 @pytest.mark.parametrize(

@@ -289,8 +289,9 @@ def test_without_validation_the_last_epoch_is_kept(capsys: pytest.CaptureFixture
     assert cli.main(["check", config]) == 0
     output = capsys.readouterr().out
     assert "selection    the last epoch: there is no validation split\n" in output
-    assert ("\nnote         training.precision float16" in output) != torch.cuda.is_available()
-    assert output.endswith("runs         run\n\n1 run, all checks passed\n")
+    assert ("\nnote         training.precision: float16" in output) != torch.cuda.is_available()
+    assert "\nruns         run\nnote         regression.range is set and has no effect" in output
+    assert output.endswith("\n\n1 run, all checks passed\n")
     valid = re.search(r"target +gene_a: valid in (\d+) rows", output)
     assert valid is not None
     assert 0 < int(valid[1]) < 60
