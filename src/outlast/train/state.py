@@ -15,7 +15,7 @@ from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SavedState:
         scaler: State dict, of float16; else empty.
         schedule: State dict.
         selection: State dict.
-        sums: Running sums of the current epoch, one list per rank.
+        sums: Running sums of the current epoch, of each rank.
         history: Rows of the finished epochs.
     """
 
@@ -56,7 +56,7 @@ class SavedState:
     scaler: dict[str, Any]
     schedule: dict[str, Any]
     selection: dict[str, Any]
-    sums: list[list[float]]
+    sums: list[dict[str, Any]]
     history: list[dict[str, Any]]
 
     @property

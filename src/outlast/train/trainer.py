@@ -109,7 +109,7 @@ class Trainer:
             scaler=self._step.scaler,
             schedule=build_schedule(training, selection.lower_is_better),
             selection=selection,
-            meter=Meter(self.distributed, self.num_steps),
+            meter=Meter(self.distributed),
             history=History(**study.heads),
             position=Position(),
             best_weights={},
