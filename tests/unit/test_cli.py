@@ -73,7 +73,12 @@ def test_ctrl_c_ends_a_verb_without_a_traceback(tmp_path: Path) -> None:
     fifo = tmp_path / "wait.yaml"
     os.mkfifo(fifo)  # reading it waits for ever: it is held open and nothing is written
     command = [sys.executable, "-m", "outlast", "prepare", "--config", str(fifo), "--out", "x"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    # a shell lets what it starts with & ignore Ctrl-C, this process and the child perhaps
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
     deadline, writer = time.monotonic() + 30, None
     while writer is None:
         assert time.monotonic() < deadline, "it never came to read its config"
