@@ -9,6 +9,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SNAKEFILES := Snakefile workflow/rules
 REPORT := results/digits/report.html
+# most of a real run's test is the start of processes: two of them at a time keep two cores busy
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 # the rules of the workflow call `outlast` and `torchrun` by name
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -28,10 +30,10 @@ $(REPORT): results/digits/leaderboard.tsv results/digits/confusion.png \
 	@$(BIN)/snakemake --profile profiles/local --report $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) --dist loadfile -m "not slow"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) --dist load -m slow
 
 check: $(STAMP)
 	$(BIN)/ruff check .
