@@ -85,7 +85,7 @@ def test_each_role_has_a_content_of_its_own(tmp_path: Path) -> None:
         "same": (TABLE, {}),
         "confound": (TABLE.replace("d1,x", "d1,y"), {}),
         "target": (TABLE.replace(",40,", ",39,"), {}),
-        "names": (TABLE.replace(",x,", ",z,"), {}),
+        "names": (TABLE.replace(",x,", ",w,"), {}),  # of the same numbers
         "fewer": (TABLE, {"confound": None}),
         "group": (TABLE.replace("d1", "d4"), {"split": {**HALVES, "test": 0.5}}),
     }
