@@ -163,6 +163,17 @@ def test_a_run_without_heads_has_no_keys_of_theirs(tmp_path: Path) -> None:
     assert not KEYS & set(history)
 
 
+def test_the_recipe_has_the_content_of_the_roles_that_are_used(tmp_path: Path) -> None:
+    """A state does not go on with another confound; a role that nothing reads is no part of it."""
+    data = study_data()
+    used = make_trainer(tmp_path, data, study_config()).recipe
+    for role in ("noise_group", "confound", "target"):
+        assert used[f"data.content.{role}"] == data.role_content[role]
+    idle = make_trainer(tmp_path, data).recipe
+    assert [key for key in idle if key.startswith("data.content")] == ["data.content"]
+    assert idle["data.content"] == used["data.content"]
+
+
 def test_the_model_file_has_the_heads_beside_the_network(tmp_path: Path) -> None:
     """The network loads strictly by itself."""
     trainer = make_trainer(tmp_path, study_data(), study_config())
