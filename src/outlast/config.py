@@ -37,17 +37,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one section: YAML would keep the last, in silence."""
+    """Refuses a key that YAML would drop or change in silence: a second one, or the number 01."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
-            if key.value in seen:
-                line = key.start_mark.line + 1
-                raise ConfigError(
-                    [f"{key.value}: stands twice in one section (line {line}); keep one"],
-                    "the experiment file",
-                )
+            value, line = self.construct_object(key, deep=True), key.start_mark.line + 1
+            problem = None
+            if isinstance(value, int) and str(value).lower() != key.value.lower():
+                problem = f"YAML reads it as {value} (line {line}); put it in quotes"
+            elif key.value in seen:
+                problem = f"stands twice in one section (line {line}); keep one"
+            if problem:
+                raise ConfigError([f"{key.value}: {problem}"], "the experiment file")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -230,6 +230,19 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path):
             load(path)
 
 
+@pytest.mark.parametrize("key", ["01", "0x1F", "1_000", "yes", "Off", "0b1"])
+def test_a_key_that_yaml_would_change_is_refused(tmp_path: Path, key: str):
+    """The group 01 would be trained with the rate of the group 1."""
+    path = tmp_path / "e.yaml"
+    text = "data: {source: digits}\nloss:\n  label_noise:\n    rates: {%s: 0.1}\n"
+    path.write_text(text % key)
+    with pytest.raises(ConfigError, match=rf"{key}: YAML reads it as \w+ \(line 4\); put it in qu"):
+        load(path)
+    for quoted in (f"'{key}'", "1", "-3", "a"):
+        path.write_text(text % quoted)
+        assert list(load(path).loss.label_noise.rates) == [quoted.strip("'")]
+
+
 @pytest.mark.parametrize(
     ("sections", "advice"),
     [

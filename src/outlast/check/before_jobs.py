@@ -11,6 +11,7 @@ from outlast.data.names import missing_names
 from outlast.data.sources import BUILT_INS, read_without_inputs
 from outlast.data.tables import SEPARATORS
 from outlast.errors import DataError
+from outlast.metric_names import operating_point
 from outlast.objective.misfits import misfits
 from outlast.recipe import used_roles
 from outlast.sections import Config
@@ -40,8 +41,9 @@ def problems_before_jobs(configs: Sequence[Config]) -> list[str]:
 
 def _asks_about_rows(config: Config) -> bool:
     """Tell whether a setting may not fit the labels; the defaults fit any."""
-    loss = config.loss
-    return bool(loss.name != "auto" or loss.class_weights != "none" or used_roles(config))
+    loss, metric = config.loss, config.training.selection_metric
+    is_default = loss.name == "auto" and loss.class_weights == "none"
+    return not is_default or operating_point(metric) is not None or bool(used_roles(config))
 
 
 def _is_quick_to_read(source: str) -> bool:

@@ -17,9 +17,9 @@ from outlast.distributed import CPU, Distributed
 from outlast.errors import ConfigError, DataError, OutlastError
 from outlast.model.heads import StudyNetwork
 from outlast.objective.build import build_objective
-from outlast.objective.misfits import BINARY
+from outlast.objective.misfits import BINARY, resolve_loss
 from outlast.objective.objective import Objective
-from outlast.sections import Config, DataSection, LossSection
+from outlast.sections import Config, DataSection
 from outlast.sweep import Run
 from outlast.train.run import build_study
 from outlast.train.selection import resolve_metric
@@ -61,14 +61,12 @@ def check(runs: list[Run], source: str) -> Resolved:
     """
     data = _read(runs[0].config.data, source)
     problems = _Problems(runs)
-    metric = ""
-    with problems.of(runs):  # one for all: it cannot be swept
-        metric = resolve_metric(runs[0].config.training, len(data.classes))
     objectives = _build_objectives(runs, data, problems)
     parameters = _build_networks(runs, data, objectives, problems)
     if lines := problems.lines():
         raise ConfigError(lines, source)
     losses = dict.fromkeys(objectives[run.name].name for run in runs)
+    metric = resolve_metric(runs[0].config.training, len(data.classes))  # it cannot be swept
     return Resolved(source, runs, data, list(losses), metric, parameters)
 
 
@@ -129,13 +127,8 @@ def _build_objectives(
 
 def _stand_in(config: Config, data: DataSet) -> Objective:
     """Return an objective with as many logits, so that the network is tried all the same."""
-    name = config.loss.name
-    fits = name not in BINARY or len(data.classes) == 2
-    sections = {
-        "loss": LossSection(name=name if fits else "auto"),
-        "regression": config.regression.model_copy(update={"range": "real"}),
-    }
-    return build_objective(config.model_copy(update=sections), data)
+    name, classes = resolve_loss(config.loss.name, len(data.classes)), len(data.classes)
+    return Objective(name, 1 if name in BINARY and classes == 2 else classes)
 
 
 def _build_networks(

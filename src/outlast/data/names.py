@@ -31,7 +31,11 @@ def missing_names(section: DataSection) -> list[str]:
     if existing is None:
         return []
     problems = []
-    for key, name in _wanted(section, existing):
+    try:
+        wanted = list(_wanted(section, existing))
+    except DataError as error:  # a role that is the label
+        return [str(error)]
+    for key, name in wanted:
         try:
             require(key, name, existing)
         except DataError as error:

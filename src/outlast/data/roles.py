@@ -94,8 +94,8 @@ def read_roles(raw: Mapping[str, np.ndarray], rows: int) -> Roles:
 def _as_target(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise DataError(
-            f"data.target: its values are {array.dtype}, first {array[0]!r}; numbers are needed"
-            " (an empty field is a missing one)"
+            f"data.target: its values are {array.dtype}, first {array[:1].tolist()}; numbers are"
+            " needed (an empty field is a missing one)"
         )
     # float64: a float32 of a date would leave minutes
     target: np.ndarray = array.astype(np.float64)

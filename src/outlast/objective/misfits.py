@@ -1,4 +1,4 @@
-"""Losses and heads that do not fit the data they are meant for: each a line with key and fix.
+"""Losses, heads and metrics that do not fit the data they are meant for: a line with key and fix.
 
 No torch here: Snakemake asks before it submits a job.
 """
@@ -6,6 +6,7 @@ No torch here: Snakemake asks before it submits a job.
 from outlast.data.labels import Labels
 from outlast.data.roles import UNKNOWN, valid_targets
 from outlast.errors import listed
+from outlast.metric_names import operating_point
 from outlast.sections import Config
 
 BINARY = frozenset({"bce", "focal", "noise_corrected_bce"})
@@ -20,7 +21,20 @@ def resolve_loss(name: str, num_classes: int) -> str:
 
 def misfits(config: Config, labels: Labels) -> list[str]:
     """Return a line for each setting that does not fit the data. Nothing is switched silently."""
-    return [*_loss_misfits(config, labels), *_head_misfits(config, labels)]
+    return [
+        *_metric_misfits(config.training.selection_metric, len(labels.classes)),
+        *_loss_misfits(config, labels),
+        *_head_misfits(config, labels),
+    ]
+
+
+def _metric_misfits(metric: str, num_classes: int) -> list[str]:
+    if operating_point(metric) is None or num_classes == 2:
+        return []
+    return [
+        f"training.selection_metric: {metric} is for 2 classes, and the data have {num_classes};"
+        " use val_f1, val_auc, val_acc, val_loss or auto"
+    ]
 
 
 def _loss_misfits(config: Config, labels: Labels) -> list[str]:

@@ -4,29 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlast.errors import ConfigError
-from outlast.metric_names import operating_point
 from outlast.sections import TrainingSection
 
 Stopped = Literal["completed", "early_stopping"]
 
 
 def resolve_metric(section: TrainingSection, num_classes: int) -> str:
-    """Return the selection metric by name: ``auto`` is AUROC for two classes, else macro F1.
-
-    Raises:
-        ConfigError: It is one for two classes, and there are more.
-    """
-    metric = section.selection_metric
-    if operating_point(metric) and num_classes != 2:
-        raise ConfigError(
-            [
-                f"training.selection_metric: {metric} is for 2 classes, and the data have"
-                f" {num_classes}; use val_f1, val_auc, val_acc, val_loss or auto"
-            ]
-        )
-    if metric != "auto":
-        return metric
+    """Return the selection metric by name: ``auto`` is AUROC for two classes, else macro F1."""
+    if section.selection_metric != "auto":
+        return section.selection_metric
     return "val_auc" if num_classes == 2 else "val_f1"
 
 

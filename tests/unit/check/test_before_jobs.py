@@ -45,6 +45,10 @@ MISFITS = {
         {"loss": RATES},
         ["loss.name: noise_", "loss.label_noise.rates.d9: 0.1 is for no gr"],
     ),
+    "metric": (
+        {"training": {"selection_metric": "tpr_at_fpr:0.01"}},
+        ["training.selection_metric: tpr_at_fpr:0.01 is for 2 classes, and the data have 3; use"],
+    ),
     "range": ({"regression": {"weight": 1, "range": "unit"}}, ["regression.range: unit, and the"]),
 }
 

@@ -45,6 +45,12 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows.append(f"{a},{b},k{row % 2},c{row % 3},d{row % 12},{batch},{age}")
     (tmp_path / "cells.csv").write_text("\n".join(rows))
     (tmp_path / "networks.py").write_text(NETWORKS)
+    # a target in one row alone, which the split of seed 0 holds out
+    hidden = [
+        f"{row.rpartition(',')[0]},{7 if number == 0 else ''}"
+        for number, row in enumerate(rows[1:])
+    ]
+    (tmp_path / "hidden.csv").write_text("\n".join([rows[0], *hidden]))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -121,6 +127,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rates of unknown groups": (
         {"loss": {**NOISY, "label_noise": {"rates": {"d99": 0.1}}}},
         "loss.label_noise.rates.d99: 0.1 is for no group of the data; there are: d0, d1",
+    ),
+    "rates of unknown classes": (
+        {
+            "data": THREE,
+            "loss": {
+                "name": "noise_corrected_ce",
+                "label_noise": {"rates": {"c0": 0.1, "c9": 0.2}, "sink": "c2"},
+            },
+        },
+        "loss.label_noise.rates.c9: 0.2 is for no class of the data; there are: c0, c1, c2",
+    ),
+    "no target in any training row": (
+        {
+            "data": {"source": "hidden.csv"},
+            "regression": {"weight": 1},
+        },
+        "data.target: missing in every training row; set regression.weight to 0",
+    ),
+    "a role that is the label": (
+        {"data": {"confound": "kind"}},
+        "data.confound: 'kind' is the label, and cannot be the confound as well",
     ),
     "weights of other classes": (
         {"loss": {"class_weights": [1, 2, 3]}},

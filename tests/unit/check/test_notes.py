@@ -51,6 +51,14 @@ def test_keys_without_effect(notes):
     assert notes({"confound": "flag"}, **sections, sweep=sweep) == []
 
 
+def test_a_confound_that_is_the_group(notes):
+    """What the adversary has learned cannot be seen on rows of other donors."""
+    found = notes({"group": "donor", "confound": "donor"})
+    said = "data.confound: donor is data.group too: no held-out row has a value met in training"
+    assert said in found
+    assert said not in notes({"group": "donor", "confound": "flag"})
+
+
 def test_groups_without_a_rate(notes):
     """Their labels count as right, which may be a misspelt name."""
     rates = {f"d{donor}": 0.1 for donor in range(12) if donor not in (3, 5)}

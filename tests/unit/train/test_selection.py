@@ -1,6 +1,5 @@
 import pytest
 
-from outlast.errors import ConfigError
 from outlast.sections import TrainingSection
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 
@@ -61,7 +60,8 @@ def test_the_metric_auto() -> None:
     """`auto` is AUROC for two classes and macro F1 for more; a named metric is kept."""
     assert resolve_metric(TrainingSection(), 2) == "val_auc"
     assert resolve_metric(TrainingSection(), 3) == "val_f1"
-    assert resolve_metric(TrainingSection(selection_metric="val_loss"), 2) == "val_loss"
+    for metric in ("val_loss", "tpr_at_fpr:0.01"):
+        assert resolve_metric(TrainingSection(selection_metric=metric), 2) == metric
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,3 @@ def test_allows_looks_at_the_direction_of_the_metric() -> None:
 def test_nothing_trained_is_always_allowed() -> None:
     """A state within the first epoch fits each rule."""
     assert StoppingRule(1, 1, has_validation=True).allows([], lower_is_better=False)
-
-
-def test_an_operating_point_is_for_two_classes() -> None:
-    """Kept for two; refused for more by key, value and number of classes, with what is legal."""
-    section = TrainingSection(selection_metric="tpr_at_fpr:0.01")
-    assert resolve_metric(section, 2) == "tpr_at_fpr:0.01"
-    with pytest.raises(ConfigError) as caught:
-        resolve_metric(section, 3)
-    (problem,) = caught.value.problems
-    assert problem.startswith("training.selection_metric: tpr_at_fpr:0.01 is for 2 classes, and")
-    assert "the data have 3; use val_f1" in problem
