@@ -17,9 +17,9 @@ def notes(resolved: Resolved) -> Iterator[str]:
     data, configs = resolved.data, [run.config for run in resolved.runs]
     section = configs[0].data.split
     yield from notable_splits(data.label, data.splits, section, data.classes)
-    if configs[0].data.confound and configs[0].data.confound == configs[0].data.group:
-        name = configs[0].data.confound
-        yield f"data.confound: {name} is data.group too: no held-out row has a value met in training"
+    confound, group = configs[0].data.confound, configs[0].data.group
+    if confound is not None and confound == group:
+        yield f"data.confound: {group} is data.group too: held-out rows have values not met in training"
     yield from _without_effect(configs)
     yield from _without_rate(resolved, configs)
     is_half = any(config.training.precision == "float16" for config in configs)
