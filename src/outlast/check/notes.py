@@ -19,7 +19,7 @@ def notes(resolved: Resolved) -> Iterator[str]:
     yield from notable_splits(data.label, data.splits, section, data.classes)
     confound, group = configs[0].data.confound, configs[0].data.group
     if confound is not None and confound == group:
-        yield f"data.confound: {group} is data.group too: held-out rows have values not met in training"
+        yield f"data.confound: {group} is data.group too: held-out rows have other values"
     yield from _without_effect(configs)
     yield from _without_rate(resolved, configs)
     is_half = any(config.training.precision == "float16" for config in configs)
