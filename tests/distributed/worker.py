@@ -43,19 +43,26 @@ STUDIES = {"study whole": (25, 13, 1), "study in parts": (23, 7, 3)}
 
 
 class NormNet(nn.Module):
-    """A network with running statistics; one of them is a new tensor after each pass."""
+    """A network with running statistics of several dtypes; one is a new tensor after each pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU())
         self.head = nn.Linear(6, 1)
         self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("slow", torch.zeros(6, dtype=torch.float64))
+        self.register_buffer("counts", torch.zeros(6, dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros(6, dtype=torch.bool))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         hidden = self.body(rows)
         if self.training:
             self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
-        return self.head(hidden - self.mean)
+            self.slow += 0.01 * hidden.detach().double().mean(0)
+            self.counts += (hidden.detach() > self.mean).sum(0)
+            self.seen |= hidden.detach().amax(0) > 1
+        scale = 1 / (1 + self.counts / 100) + self.seen.float()
+        return self.head((hidden - self.mean - self.slow.to(hidden.dtype)) * scale)
 
 
 def record_rows(trainer: Trainer) -> list[list[int]]:
@@ -149,18 +156,20 @@ def batch_norm(folder: Path, ranks: Distributed) -> dict[str, Any]:
     )
     own, reduced, reduce = [], [], trainer._step.gradients.reduce
 
-    def floating() -> torch.Tensor:
-        return torch.cat([b.flatten() for b in model.buffers() if b.is_floating_point()]).clone()
+    def read() -> torch.Tensor:
+        """What forward() reads, which the counter of batches is not."""
+        names = [name for name, _ in model.named_buffers() if "num_batches" not in name]
+        return torch.cat([model.get_buffer(name).double().flatten() for name in names])
 
     def noted() -> None:
-        own.append(floating())
+        own.append(read())
         reduce()
-        reduced.append(floating())
+        reduced.append(read())
 
     trainer._step.gradients.reduce = noted  # type: ignore[method-assign]
     trainer.train_epoch()
     trainer.validate()
-    counters = [int(b) for b in model.buffers() if not b.is_floating_point()]
+    counters = [int(model.body[1].num_batches_tracked)]
     return {"own": own, "reduced": reduced, "counters": counters, "weights": weights(trainer)}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from outlast.data.batches import to_device
 from outlast.data.sampling import Rows
 from outlast.errors import ConfigError
 from outlast.sections import AugmentSection
@@ -37,7 +38,7 @@ class Augment:
         """
         if not self.is_active or len(rows) == 0:
             return inputs
-        number = torch.from_numpy(rows.copy()).to(inputs[0].device)
+        number = to_device(torch.from_numpy(rows.copy()), inputs[0].device)
         return [self._change(array, number, epoch, place) for place, array in enumerate(inputs)]
 
     def _change(self, array: Tensor, number: Tensor, epoch: int, place: int) -> Tensor:

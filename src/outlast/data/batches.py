@@ -75,6 +75,9 @@ class BatchReader:
         return Batch([], self._label[index], roles)
 
     def _move(self, tensor: Tensor) -> Tensor:
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return to_device(tensor, self._device)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor on ``device``, without making the host wait."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

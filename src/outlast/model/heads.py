@@ -72,7 +72,10 @@ class Regression(nn.Module):
     def forward(self, representation: Tensor) -> Tensor:
         """Return predictions (rows,): in [0, 1], or standardized by ``mean`` and ``std``."""
         value: Tensor = self.layers(representation).squeeze(1)
-        return value.sigmoid() if self.unit else value
+        if not self.unit:
+            return value
+        # not in half precision, which has few numbers near 1
+        return value.to(torch.promote_types(value.dtype, torch.float32)).sigmoid()
 
     def in_unit_of_target(self, prediction: Tensor) -> Tensor:
         """Return predictions (rows,) in the unit of ``data.target``, float64."""

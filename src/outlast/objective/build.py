@@ -46,7 +46,8 @@ def _rates(name: str, noise: LabelNoiseSection, data: DataSet) -> torch.Tensor |
     if not name.startswith("noise_corrected"):
         return None
     keys = data.roles.names["noise_group"] if name in BINARY else data.classes
-    return torch.tensor([noise.rates.get(key, 0.0) for key in keys])
+    rates = [noise.rates.get(key, 0.0) for key in keys]
+    return torch.tensor(rates, dtype=torch.float64)  # the losses take their logarithm
 
 
 def _moments(config: Config, data: DataSet) -> tuple[float, float]:

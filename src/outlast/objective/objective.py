@@ -55,7 +55,7 @@ class Objective:
         gamma: Of ``focal``.
         neg_gamma: Of ``focal``, for the negatives.
         weights: float32 (classes,), or None: all 1. On the device; and a copy on the host.
-        rates: float32, of each noise group or class: ``noise_corrected_*``.
+        rates: float64, of each noise group or class: ``noise_corrected_*``.
         sink: Class index, of ``noise_corrected_ce``.
         regression_weight: Factor of the regression loss.
         unit_target: Targets lie in [0, 1], and negative ones are missing.

@@ -17,12 +17,12 @@ from outlast.objective.operating_points import measure_at
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of one split. None: undefined, because a class that it needs is absent.
+    """Metrics of one split. None: undefined: a class that it needs is absent, or a logit is NaN.
 
     ``points`` holds the parametric metric that was asked for under its name, or nothing.
     """
 
-    accuracy: float
+    accuracy: float | None
     f1: float | None
     auc: float | None
     points: Mapping[str, float | None] = field(default_factory=dict)
@@ -42,6 +42,8 @@ def score(logits: Tensor, label: Tensor, metric: str = "auto") -> Scores:
     """
     logits, label = logits.cpu(), label.cpu()
     points: dict[str, float | None] = {}
+    if bool(logits.isnan().any()):  # which decides for the first class, and would be right at times
+        return Scores(None, None, None, {metric: None} if operating_point(metric) else {})
     predicted = decide(logits)
     probability = probabilities(logits)
     if probability.shape[1] == 2:

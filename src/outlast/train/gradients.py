@@ -9,9 +9,11 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
+from outlast.model.heads import Regression
 
 
 class FlatGradients:
@@ -26,6 +28,16 @@ class FlatGradients:
         self._model, self._distributed = model, distributed
         self.flats = _allocate_views(model.parameters())
         self._forms: dict[str, tuple[torch.Size, torch.dtype]] = {}
+        self._idle = _idle_buffers(model)
+
+    def probe(self) -> Tensor:
+        """Return a scalar that is finite where every gradient is, on the device.
+
+        One pass: their sum. It overflows before any of them does by an order or two, which is
+        as much the end of a run.
+        """
+        sums = [flat.sum() for flat in self.flats]
+        return sums[0] if len(sums) == 1 else torch.stack(sums).sum()
 
     def zero(self) -> None:
         """Forget the last step."""
@@ -34,39 +46,51 @@ class FlatGradients:
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Sum the gradients over the ranks; floating buffers become those of rank 0.
+        """Sum the gradients over the ranks; buffers become those of rank 0.
 
-        Rank 0's buffers travel in the same message, against zeros of the others: a running
-        mean must not depend on which ranks were alive when the state was saved.
+        Rank 0's buffers travel against zeros of the others: what a network has counted or
+        averaged must not depend on which ranks were alive when the state was saved. Those of a
+        gradient's dtype are in its message; others, which are rare, have one of their own.
 
         Raises:
             ModelError: A buffer has changed its shape or dtype, so that ranks may differ in it.
         """
         if self._distributed.world_size == 1:
             return
-        current = self._buffers()
+        current = [b for name, b in self._buffers().items() if name not in self._idle]
         for flat in self.flats:
-            buffers = [b for b in current if b.dtype == flat.dtype]
-            pieces = [b.reshape(-1) for b in buffers]
+            self._sum(flat, [b for b in current if b.dtype == flat.dtype])
+        dtypes = {flat.dtype for flat in self.flats}
+        self._broadcast([b for b in current if b.dtype not in dtypes])
+
+    def _sum(self, flat: Tensor, buffers: list[Tensor]) -> None:
+        """Sum gradients in place; buffers of the same dtype come along, and become rank 0's."""
+        pieces = [buffer.reshape(-1) for buffer in buffers]
+        if not self._distributed.is_main:
+            pieces = [torch.zeros_like(piece) for piece in pieces]
+        message = torch.cat([flat, *pieces]) if pieces else flat
+        self._distributed.sum_(message)
+        if pieces:
+            flat.copy_(message[: flat.numel()])
+            _scatter(message[flat.numel() :], buffers)
+
+    def _broadcast(self, buffers: list[Tensor]) -> None:
+        """Replace buffers by those of rank 0."""
+        for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
+            alike = [buffer for buffer in buffers if buffer.dtype == dtype]
+            carrier = torch.uint8 if dtype == torch.bool else dtype
+            message = torch.cat([buffer.reshape(-1).to(carrier) for buffer in alike])
             if not self._distributed.is_main:
-                pieces = [torch.zeros_like(piece) for piece in pieces]
-            message = torch.cat([flat, *pieces]) if pieces else flat
-            self._distributed.sum_(message)
-            if pieces:
-                flat.copy_(message[: flat.numel()])
-                _scatter(message[flat.numel() :], buffers)
+                message.zero_()
+            _scatter(self._distributed.sum_(message), alike)
 
     @torch.no_grad()
     def sync_buffers(self) -> None:
-        """Give every rank the buffers of rank 0, counters included (before validation)."""
-        if self._distributed.world_size == 1:
-            return
-        for buffer in self._buffers():
-            if not self._distributed.is_main:
-                buffer.zero_()
-            self._distributed.sum_(buffer)
+        """Give every rank the buffers of rank 0, those included that no step needs."""
+        if self._distributed.world_size > 1:
+            self._broadcast(list(self._buffers().values()))
 
-    def _buffers(self) -> list[Tensor]:
+    def _buffers(self) -> dict[str, Tensor]:
         """Return the buffers as they are now: a forward pass may have put others in their place."""
         found = {name: b for name, b in self._model.named_buffers() if b.numel() > 0}
         forms = {name: (buffer.shape, buffer.dtype) for name, buffer in found.items()}
@@ -78,7 +102,19 @@ class FlatGradients:
                     " the ranks exchange buffers; give it its full size from the start, or set"
                     " launch.processes: 1"
                 )
-        return list(found.values())
+        return found
+
+
+def _idle_buffers(model: nn.Module) -> set[str]:
+    """Name the buffers that no forward pass reads or none changes: no step need exchange them."""
+    idle = set()
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(module, _NormBase) and module.momentum is not None:
+            idle.add(f"{prefix}num_batches_tracked")
+        if isinstance(module, Regression):
+            idle |= {f"{prefix}mean", f"{prefix}std"}
+    return idle
 
 
 def _allocate_views(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

@@ -11,7 +11,14 @@ _SHOWN = (
 )
 
 
-def epoch_line(row: Row, epochs: int, metric: str, base_rate: float, strength: float = 0.0) -> str:
+def epoch_line(
+    row: Row,
+    epochs: int,
+    metric: str,
+    base_rate: float,
+    strength: float = 0.0,
+    has_validation: bool = True,
+) -> str:
     """Return the line of one epoch; ``[*]`` stands behind the selection metric.
 
     Args:
@@ -20,13 +27,13 @@ def epoch_line(row: Row, epochs: int, metric: str, base_rate: float, strength: f
         metric: Name of the selection metric.
         base_rate: Learning rate that needs no mention.
         strength: Of the adversary in this epoch.
+        has_validation: Without, nothing is said of it; with it, an undefined metric is 0.
     """
     parts = [
         f"epoch {row['epoch']}/{epochs}",
         f"train loss {_number(row['train_loss'])} acc {_number(row['train_acc'])}",
     ]
-    # an undefined F1 or AUROC still has an accuracy beside it
-    if row["val_acc"] is not None:
+    if has_validation:
         shown = [
             f"{word} {_number(row[key])}{' [*]' if key == metric else ''}" for key, word in _SHOWN
         ]

@@ -2,12 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from outlast.data.batches import to_device
 from outlast.distributed import Distributed
 
 # what a step may add up; without a head its sums stay 0
@@ -20,6 +21,8 @@ SUMS = (
     "regression_loss",
     "regression_valid",
 )
+# of what may become infinite or NaN in a step: in the order in which one leads to the other
+KINDS = ("loss", "gradient")
 # Steps that are added up at once: a small step must not pay for three more kernels. Blocks begin
 # at multiples of it, saved or not, so that the order of a sum is that of an undisturbed run.
 BLOCK = 64
@@ -36,14 +39,15 @@ class Meter:
         """Start at zero."""
         self._distributed = distributed
         self._sums = torch.zeros(len(SUMS), dtype=torch.float64, device=distributed.device)
-        self._first_bad = torch.full_like(self._sums[0], math.inf)
+        # first bad step of each of KINDS
+        self._first_bad = torch.full_like(self._sums[: len(KINDS)], math.inf)
+        self._probes: list[tuple[int, Tensor]] = []
         self._steps: list[int] = []  # whose values are pending
         self._pending: defaultdict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, step: int, sums: Mapping[str, Tensor]) -> None:
         """Add one part of a step: scalars, by names of ``SUMS``; ``loss`` must be among them."""
-        if self._steps and step // BLOCK != self._steps[-1] // BLOCK:
-            self._flush()
+        self._open(step)
         if self._steps and step == self._steps[-1]:
             for name, value in sums.items():
                 self._pending[name][-1] = self._pending[name][-1].double() + value.detach()
@@ -51,6 +55,17 @@ class Meter:
         self._steps.append(step)
         for name, value in sums.items():
             self._pending[name].append(value.detach())
+
+    def watch(self, step: int, probe: Tensor) -> None:
+        """Note a scalar that is finite where the gradient of a step is."""
+        self._open(step)
+        self._probes.append((step, probe))
+
+    def _open(self, step: int) -> None:
+        """Close the block before, if ``step`` belongs to a new one."""
+        last = self._steps[-1:] + [number for number, _ in self._probes[-1:]]
+        if last and step // BLOCK != max(last) // BLOCK:
+            self._flush()
 
     def start_epoch(self) -> None:
         """Forget the last epoch."""
@@ -60,6 +75,7 @@ class Meter:
 
     def _clear(self) -> None:
         self._steps.clear()
+        self._probes.clear()
         self._pending.clear()
 
     def _flush(self) -> None:
@@ -71,24 +87,34 @@ class Meter:
         self._clear()
 
     def _find_first_bad(self) -> Tensor:
-        """Return the first step whose loss is not finite, infinity if none, on the device."""
-        if not self._steps:
-            return self._first_bad
-        steps = torch.tensor(self._steps, dtype=torch.float64)
-        if self._sums.device.type != "cpu":
-            steps = steps.pin_memory().to(self._sums.device, non_blocking=True)
-        losses = torch.stack(self._pending["loss"])
-        return torch.where(losses.isfinite(), math.inf, steps).min().minimum(self._first_bad)
+        """Return the first step of each kind that is not finite, else infinity; on the device."""
+        losses = list(zip(self._steps, self._pending.get("loss", ()), strict=True))
+        found = torch.stack([self._first_of(numbers) for numbers in (losses, self._probes)])
+        return found.minimum(self._first_bad)
+
+    def _first_of(self, numbers: Sequence[tuple[int, Tensor]]) -> Tensor:
+        if not numbers:
+            return torch.full_like(self._sums[0], math.inf)
+        steps = torch.tensor([step for step, _ in numbers], dtype=torch.float64)
+        steps = to_device(steps, self._sums.device)
+        finite = torch.stack([number for _, number in numbers]).isfinite()
+        return torch.where(finite, math.inf, steps).min()
 
     def totals(self) -> dict[str, float]:
         """Return the sums over all ranks, by name. Every rank must call it."""
         self._flush()
         return dict(zip(SUMS, self._distributed.sum_(self._sums.clone()).tolist(), strict=True))
 
-    def first_non_finite_step(self) -> int | None:
-        """Return the first step of this epoch whose loss was not finite, on any rank, or None."""
-        first = min(self._distributed.gather(self._find_first_bad().item()))
-        return None if math.isinf(first) else int(first)
+    def first_non_finite(self) -> tuple[int, str] | None:
+        """Return the first step of this epoch, on any rank, where something was not finite.
+
+        Returns:
+            The step, and which of ``KINDS``, the first of them; None if all was well.
+        """
+        ranks = self._distributed.gather(self._find_first_bad().tolist())
+        first = [min(steps) for steps in zip(*ranks, strict=True)]
+        step, kind = min((step, place) for place, step in enumerate(first))
+        return None if math.isinf(step) else (int(step), KINDS[kind])
 
     def state(self) -> list[dict[str, Any]]:
         """Return what each rank has added up, and the steps that it has not added up yet.

@@ -53,6 +53,8 @@ class Step:
             meter.add(position.step, sums)
         self.gradients.reduce()
         self.scaler.unscale_(self._optimizer)
+        if not self.scaler.is_enabled():  # which leaves out the steps that overflow
+            meter.watch(position.step, self.gradients.probe())
         self.clipping.clip(self.gradients.flats)
         self.scaler.step(self._optimizer)
         self.scaler.update()

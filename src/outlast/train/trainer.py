@@ -256,7 +256,9 @@ class Trainer:
         self._step.gradients.sync_buffers()
         result = self._validator.validate(seed_batch, at_boundary)
         self._validation = result
-        return result.loss or 0.0, result.accuracy, result.auc or 0.0, result.f1 or 0.0
+        numbers = result.loss, result.accuracy, result.auc, result.f1
+        loss, accuracy, auc, f1 = (number or 0.0 for number in numbers)
+        return loss, accuracy, auc, f1
 
     def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""
@@ -279,7 +281,8 @@ class Trainer:
         }
         row = run.history.append(row)
         base = self.config.training.learning_rate
-        log.info("%s", epoch_line(row, epochs, self.metric, base, self.strength))
+        line = epoch_line(row, epochs, self.metric, base, self.strength, self._has_validation)
+        log.info("%s", line)
         run.schedule.observe(value)
         if run.schedule.rate(number) < rate and self.config.training.scheduler.name != "cosine":
             log.info("learning rate: %.3g -> %.3g", rate, run.schedule.rate(number))
@@ -355,19 +358,32 @@ class Trainer:
     def _refuse_non_finite(self) -> None:
         """Stop before a state with NaN in it is saved or scored. Collective."""
         position, training = self.run.position, self.config.training
-        step = self.run.meter.first_non_finite_step()
-        if step is None:
+        found = self.run.meter.first_non_finite()
+        if found is None:
+            self._refuse_non_finite_weights()
             return
+        step, what = found
         order = self._order()
         rows = batch_of(order, step, training.batch_size).tolist()
         message = (
-            f"the loss is not finite at step {step + 1} of epoch {position.epoch + 1}, learning"
+            f"the {what} is not finite at step {step + 1} of epoch {position.epoch + 1}, learning"
             f" rate {self.run.optimizer.param_groups[0]['lr']:g}, rows {rows}: lower"
             " training.learning_rate, set data.normalize, or look at these rows"
         )
         if self._ledger:
             self._ledger.end("failed", message)
         raise NonFiniteLossError(message)
+
+    def _refuse_non_finite_weights(self) -> None:
+        """Stop where a step of finite size has carried a weight beyond its dtype."""
+        trained = [weight for weight in self.study.parameters() if weight.requires_grad]
+        if bool(torch.stack([weight.isfinite().all() for weight in trained]).all()):
+            return
+        position = self.run.position
+        raise NonFiniteLossError(
+            f"a weight is not finite after step {position.step} of epoch {position.epoch + 1};"
+            " lower training.learning_rate"
+        )
 
     @property
     def _has_validation(self) -> bool:

@@ -20,7 +20,7 @@ class Validation:
     """Metrics of the validation split. None: undefined. ``points``: as in ``Scores``."""
 
     loss: float | None
-    accuracy: float
+    accuracy: float | None
     auc: float | None
     f1: float | None
     points: Mapping[str, float | None] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Validation:
 
     def undefined(self) -> list[str]:
         """Name the metrics that are undefined."""
-        names = ("val_loss", "val_auc", "val_f1", *self.points)
+        names = ("val_loss", "val_acc", "val_auc", "val_f1", *self.points)
         return [name for name in names if self.by_name(name) is None]
 
 
@@ -121,8 +121,9 @@ class Validator:
         """Say once per attempt why a metric is shown as 0."""
         if (names := result.undefined()) and not self._has_warned:
             self._has_warned = True
+            is_broken = result.loss is None
             log.warning(
-                "%s undefined (shown as 0, null in history.json): the validation split lacks a"
-                " class, or the model gives no finite numbers",
+                "%s undefined (shown as 0, null in history.json): %s",
                 ", ".join(names),
+                "the model gives NaN or infinity" if is_broken else "the split lacks a class",
             )

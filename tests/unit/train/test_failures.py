@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from outlast.distributed import Distributed
 from outlast.errors import DataError, ModelError, NonFiniteLossError
 from outlast.sections import Config, DataSection
 from outlast.train.state import Position
+from outlast.train.trainer import Trainer
 
 ROW = 5
 
@@ -81,6 +83,91 @@ def test_the_last_good_state_stays_on_the_disk(tmp_path: Path) -> None:
         assert (state["epoch"], state["step"]) == (0, 2), attempt
         assert all(value.isfinite().all() for value in state["weights"].values())
         assert all(np.isfinite(list(rank["sums"].values())).all() for rank in state["sums"])
+
+
+class Kink(torch.nn.Module):
+    """At its n-th training pass the loss is as ever, and the gradient NaN: the root of zero."""
+
+    def __init__(self, network: torch.nn.Module, at: int) -> None:
+        super().__init__()
+        self.network, self.at = network, at
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(rows)
+        if self.training:
+            self.passes += 1
+            if int(self.passes) == self.at:
+                logits = logits + (logits - logits).square().sum(1, keepdim=True).sqrt()
+        return logits
+
+
+def kinked(folder: Path, at: int, **keys: Any) -> Trainer:
+    """A trainer whose gradient is NaN at this step, counted from 1 over all epochs."""
+    trainer = make_trainer(folder, **keys)
+    trainer.study.network = trainer.model = Kink(trainer.model, at)
+    return trainer
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 6, 12])
+@pytest.mark.parametrize("every_seconds", [0, 1e6])
+@pytest.mark.parametrize("validation", [12, 0])
+def test_a_gradient_that_is_not_finite_is_named_before_anything_is_saved(
+    tmp_path: Path, at: int, every_seconds: float, validation: int
+) -> None:
+    """Its step and rows, though its loss is as ever: no file has a weight of the step in it."""
+    data = small_data(validation=validation)
+    with pytest.raises(NonFiniteLossError) as caught:
+        kinked(tmp_path, at, data=data, config=small_config(every_seconds)).train(3)
+    epoch, step = divmod(at - 1, 4)
+    expected = f"the gradient is not finite at step {step + 1} of epoch {epoch + 1}, learning rate"
+    assert str(caught.value).startswith(expected)
+    assert not (tmp_path / "history.json").exists()
+    for path in tmp_path.glob("model_*.pt"):
+        state = torch.load(path, weights_only=True)
+        assert all(value.isfinite().all() for value in state["weights"].values()), path
+    if every_seconds == 0 and at > 1:
+        state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+        assert (state["epoch"], state["step"]) == (epoch, step)
+
+
+def test_a_weight_beyond_its_dtype_is_never_saved(tmp_path: Path) -> None:
+    """A finite gradient times an absurd rate."""
+    config = small_config(0, learning_rate=1e38, optimizer="sgd", momentum=0.9)
+    with pytest.raises(NonFiniteLossError):
+        make_trainer(tmp_path, config=config).train(1)
+    for path in tmp_path.glob("model_*.pt"):
+        state = torch.load(path, weights_only=True)
+        assert all(value.isfinite().all() for value in state["weights"].values()), path
+
+
+@pytest.mark.parametrize("metric", ["val_acc", "val_f1", "val_loss", "auto"])
+def test_a_network_that_gives_nan_is_never_the_best(tmp_path: Path, metric: str) -> None:
+    """Argmax of NaN is a class, and often the right one: nothing of it counts (story 11)."""
+
+    class Blind(torch.nn.Module):
+        """NaN in validation, from its second epoch on."""
+
+        def __init__(self, network: torch.nn.Module) -> None:
+            super().__init__()
+            self.network = network
+            self.register_buffer("epochs", torch.zeros(()))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.network(rows)
+            if self.training or len(rows) < 8:
+                return logits
+            self.epochs += 1
+            return logits if self.epochs == 1 else logits * float("nan")
+
+    data, config = small_data(validation=14), small_config(batch_size=8, selection_metric=metric)
+    trainer = make_trainer(tmp_path, data, config)
+    trainer.study.network = trainer.model = Blind(trainer.model)
+    history = trainer.train(3)
+    assert history["best"]["epoch"] == 1
+    for key in ("val_loss", "val_acc", "val_f1", "val_auc", "val_selection"):
+        assert history[key][0] is not None
+        assert history[key][1:] == [None, None], key
 
 
 class CountWaits(TorchDispatchMode):

@@ -44,11 +44,11 @@ def test_the_first_non_finite_step_is_named(bad: float) -> None:
     meter = Meter(Distributed())
     for step in range(4):
         add(meter, step, 1.0)
-    assert meter.first_non_finite_step() is None
+    assert meter.first_non_finite() is None
     for part in (1.0, bad, 1.0):
         add(meter, 4, part)
     add(meter, 5, bad)
-    assert meter.first_non_finite_step() == 4
+    assert meter.first_non_finite() == (4, "loss")
 
 
 @pytest.mark.parametrize("first", [*range(12), 63, 64, 65, 200])
@@ -59,7 +59,7 @@ def test_a_long_epoch_still_names_the_first_step(first: int) -> None:
         # once the loss is NaN, the weights are, and all later losses
         add(meter, step, float("nan") if step >= first else 1.0)
         add(meter, step, 1.0)
-    assert meter.first_non_finite_step() == first
+    assert meter.first_non_finite() == (first, "loss")
 
 
 def test_a_single_bad_step_long_ago_is_named() -> None:
@@ -67,12 +67,12 @@ def test_a_single_bad_step_long_ago_is_named() -> None:
     meter = Meter(Distributed())
     for step in range(200):
         add(meter, step, float("inf") if step == 2 else 1.0)
-    assert meter.first_non_finite_step() == 2
+    assert meter.first_non_finite() == (2, "loss")
     meter.totals()
-    assert meter.first_non_finite_step() == 2
+    assert meter.first_non_finite() == (2, "loss")
     meter.start_epoch()
     add(meter, 0, 1.0)
-    assert meter.first_non_finite_step() is None
+    assert meter.first_non_finite() is None
 
 
 def test_steps_that_are_missing_or_resumed_are_named_by_their_number() -> None:
@@ -81,9 +81,9 @@ def test_steps_that_are_missing_or_resumed_are_named_by_their_number() -> None:
     meter.load([sums(3.0, 2.0)])
     for step in (7, 9, 130):
         add(meter, step, float("nan") if step == 9 else 1.0)
-    assert meter.first_non_finite_step() == 9
+    assert meter.first_non_finite() == (9, "loss")
     meter.load([sums(3.0, 2.0)])
-    assert meter.first_non_finite_step() is None
+    assert meter.first_non_finite() is None
 
 
 @pytest.mark.parametrize("saved_at", [0, 1, 5, 63, 64, 65, 100, 128, 190])

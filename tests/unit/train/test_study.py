@@ -68,7 +68,8 @@ def test_the_gradient_is_that_of_the_objective_written_out(tmp_path: Path) -> No
     label = torch.from_numpy(data.label[rows])
     confound = torch.from_numpy(data.roles.values["confound"][rows])
     target = torch.from_numpy(data.roles.values["target"][rows]).double()
-    rate = torch.tensor([0.0, 0.2])[torch.from_numpy(data.roles.values["noise_group"][rows])]
+    rates = torch.tensor([0.0, 0.2], dtype=torch.float64)
+    rate = rates[torch.from_numpy(data.roles.values["noise_group"][rows])]
     counts = np.bincount(data.label[data.splits["train"]]).tolist()
     weight = class_weights("auto", counts)
     assert weight is not None
