@@ -190,7 +190,8 @@ class SchedulerSection(Section):
 
     name: Literal["none", "cosine", "reduce_on_plateau"] = Field(
         "none",
-        description="`cosine`: half a cosine over `training.epochs`, down to 1e-6 of the base."
+        description="`cosine`: half a cosine over `training.epochs`, which after the last is at"
+        " 1e-6 of the base."
         " `reduce_on_plateau`: multiply by `factor` when the selection metric stands still.",
     )
     patience: int = Field(

@@ -8,8 +8,15 @@ import torch
 from outlast.check.findings import Resolved
 from outlast.data.splits import notable_splits
 from outlast.errors import listed
-from outlast.recipe import idle_keys
+from outlast.recipe import idle_keys, used_roles
 from outlast.sections import Config
+
+# role of the data -> why nothing reads it
+SWITCHES = {
+    "confound": "adversary.strength is 0",
+    "target": "regression.weight is 0",
+    "noise_group": "loss.name is not noise_corrected_bce, training.sampling not balance_groups",
+}
 
 
 def notes(resolved: Resolved) -> Iterator[str]:
@@ -31,6 +38,10 @@ def _without_effect(configs: Sequence[Config]) -> Iterator[str]:
     """Yield the keys that were set, and that no run uses."""
     idle = frozenset.intersection(*map(idle_keys, configs))
     set_keys = _dotted(configs[0].model_dump(mode="json", exclude_defaults=True))
+    used = set[str]().union(*map(used_roles, configs))
+    for role, switch in SWITCHES.items():
+        if getattr(configs[0].data, role) is not None and role not in used:
+            yield f"data.{role} is set and no run uses it: {switch}"
     for key in set_keys:
         if any(f"{key}.".startswith(f"{above}.") for above in idle):
             yield f"{key} is set and has no effect: what it belongs to is off, or another kind"

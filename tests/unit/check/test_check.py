@@ -301,6 +301,9 @@ def test_a_good_experiment_is_shown(study: Path, capsys: pytest.CaptureFixture[s
         "options=hidden-4,seed=1",
         "options=hidden-8,seed=0",
         "options=hidden-8,seed=1",
+        "note data.target is set and no run uses it: regression.weight is 0",
+        "note data.noise_group is set and no run uses it: loss.name is not",
+        "noise_corrected_bce, training.sampling not balance_groups",
         "",
         "4 runs, all checks passed",
     ]
@@ -317,7 +320,7 @@ def test_without_validation_the_last_epoch_is_kept(capsys: pytest.CaptureFixture
     output = capsys.readouterr().out
     assert "selection    the last epoch: there is no validation split\n" in output
     assert ("\nnote         training.precision: float16" in output) != torch.cuda.is_available()
-    assert "\nruns         run\nnote         regression.range is set and has no effect" in output
+    assert "\nnote         regression.range is set and has no effect" in output
     assert output.endswith("\n\n1 run, all checks passed\n")
     valid = re.search(r"target +gene_a: valid in (\d+) rows", output)
     assert valid is not None

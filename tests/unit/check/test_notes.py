@@ -51,12 +51,26 @@ def test_keys_without_effect(notes):
     assert notes({"confound": "flag"}, **sections, sweep=sweep) == []
 
 
+def test_roles_that_no_run_uses(notes):
+    """Whoever names a confound and forgets the strength has no adversary."""
+    roles = {"confound": "flag", "target": "gene", "noise_group": "donor"}
+    found = notes({**roles, "inputs": ["flag"]})
+    assert [line.split(" is set and no run uses it: ")[0] for line in found] == [
+        "data.confound",
+        "data.target",
+        "data.noise_group",
+    ]
+    sweep = {"parameters": {"adversary.strength": [0, 1], "regression.weight": [0, 1]}}
+    data = {"confound": "flag", "target": "gene", "inputs": ["flag"]}
+    assert notes(data, sweep=sweep) == []
+
+
 def test_a_confound_that_is_the_group(notes):
     """What the adversary has learned cannot be seen on rows of other donors."""
     found = notes({"group": "donor", "confound": "donor"})
     said = "data.confound: donor is data.group too: held-out rows have other values"
     assert said in found
-    assert said not in notes({"group": "donor", "confound": "flag"})
+    assert said not in notes({"group": "donor", "confound": "flag"}, adversary={"strength": 1})
 
 
 def test_groups_without_a_rate(notes):
