@@ -41,6 +41,10 @@ class CheckpointError(OutlastError):
     """A state or model file that cannot be used: absent, truncated, altered or of another kind."""
 
 
+class LostClaimError(OutlastError):
+    """Another attempt has taken the run folder over, and this one must not write there any more."""
+
+
 class NonFiniteLossError(OutlastError):
     """The main loss became NaN or infinite. Deterministic: the same run will fail the same way."""
 

@@ -11,29 +11,32 @@ from typing import Any
 TEMPORARY_MARK = ".outlast-tmp-"
 
 
-def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
+def write_atomically(
+    path: Path, content: bytes, previous: Path | None = None, staging: Path | None = None
+) -> None:
     """Replace ``path`` by ``content``, or leave it as it was.
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder: after a power cut the
-    name leads to the old bytes or to the new ones. The temporary name holds the process id, so
-    that two writers never share one.
+    Temporary file, fsync, rename, fsync of the folder: after a power cut the name leads to the
+    old bytes or to the new ones. The temporary name holds the process id, so that two writers
+    never share one.
 
     Args:
         path: The file.
         content: Its new bytes.
         previous: Name under which the old file is kept. At each instant ``path`` is a whole file.
+        staging: Folder of the temporary file, on the same file system. Default: that of ``path``.
 
     Raises:
         OSError: The disk is full or not writable. The old file is intact then.
     """
-    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
+    temporary = _temporary(path, staging)
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
-            _keep_as(path, previous)
+            _keep_as(path, previous, _temporary(previous, staging))
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -42,9 +45,12 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
     sync_folder(path.parent)
 
 
-def _keep_as(path: Path, previous: Path) -> None:
+def _temporary(path: Path, staging: Path | None) -> Path:
+    return (staging or path.parent) / f"{path.name}{TEMPORARY_MARK}{os.getpid()}"
+
+
+def _keep_as(path: Path, previous: Path, second: Path) -> None:
     """Give the file at ``path`` a second name, in place of what had that name before."""
-    second = previous.with_name(f"{previous.name}{TEMPORARY_MARK}{os.getpid()}")
     second.unlink(missing_ok=True)
     try:
         second.hardlink_to(path)
@@ -53,10 +59,10 @@ def _keep_as(path: Path, previous: Path) -> None:
     second.replace(previous)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, staging: Path | None = None) -> None:
     """Write ``content`` as JSON, atomically. NaN and infinity are refused: JSON has neither."""
     text = json.dumps(content, indent=1, allow_nan=False)
-    write_atomically(path, (text + "\n").encode())
+    write_atomically(path, (text + "\n").encode(), staging=staging)
 
 
 def sync_folder(folder: Path) -> None:

@@ -106,7 +106,7 @@ class Run:
 
     def kill_writer_of_state(self) -> bool:
         """SIGKILL the rank that is writing a state file at this moment, if one is."""
-        for temporary in self.folder.glob("model_resume*outlast-tmp-*"):
+        for temporary in self.folder.rglob("model_resume*outlast-tmp-*"):
             try:
                 os.kill(int(temporary.name.rpartition("-")[2]), signal.SIGKILL)
             except ProcessLookupError:  # what an earlier kill has left

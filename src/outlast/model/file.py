@@ -59,12 +59,12 @@ class ModelFile:
     heads: dict[str, Tensor] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
 
-    def save(self, path: Path) -> None:
-        """Write the file atomically, with its digest."""
+    def save(self, path: Path, staging: Path | None = None) -> None:
+        """Write the file atomically, with its digest; see ``files.write_atomically``."""
         buffer = io.BytesIO()
         # not asdict(): it would copy every tensor
         torch.save({item.name: getattr(self, item.name) for item in fields(self)}, buffer)
-        write_atomically(path, seal(buffer.getvalue()))
+        write_atomically(path, seal(buffer.getvalue()), staging=staging)
 
     def build(self) -> nn.Module:
         """Return the network with these weights, in evaluation mode."""

@@ -14,6 +14,7 @@ import torch
 from outlast.errors import CheckpointError
 from outlast.files import digest, is_intact, remove_leftovers, seal, write_atomically
 from outlast.recipe import Recipe, changed_keys, fingerprint
+from outlast.train.claim import Claim, Unclaimed
 from outlast.train.state import FORMAT, SavedState
 
 MODEL_RESUME = "model_resume.pt"
@@ -23,9 +24,9 @@ MODEL_RESUME_PREVIOUS = "model_resume.prev.pt"
 class Checkpoints:
     """The state files of one run folder. Only rank 0 has one."""
 
-    def __init__(self, folder: Path) -> None:
-        """Name the files."""
-        self.folder = folder
+    def __init__(self, folder: Path, claim: Claim | Unclaimed | None = None) -> None:
+        """Name the files; by default of a folder that nobody else writes to."""
+        self.folder, self._claim = folder, claim or Unclaimed(folder)
         self.current = folder / MODEL_RESUME
         self.previous = folder / MODEL_RESUME_PREVIOUS
         self._is_readable = False
@@ -35,6 +36,7 @@ class Checkpoints:
 
         Raises:
             OSError: Not written; the old state is intact.
+        LostClaimError: Not written: the folder is another attempt's now.
             CheckpointError: The network puts something into its state that cannot be read back.
         """
         buffer = io.BytesIO()
@@ -43,8 +45,12 @@ class Checkpoints:
         if not self._is_readable:
             _check_readable(content)
             self._is_readable = True
-        self.folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-        write_atomically(self.current, content, previous=self.previous)
+        self._claim.ensure()
+        try:
+            write_atomically(self.current, content, self.previous, self._claim.staging)
+        except OSError:
+            self._claim.ensure()  # lost while it was written?
+            raise
         return len(content)
 
     def load(

@@ -23,8 +23,14 @@ SIGN_OF_LIFE_S = 5.0
 class Ledger:
     """Writes for one attempt; only rank 0 has one."""
 
-    def __init__(self, folder: Path) -> None:
-        """Close the book on a killed attempt, if there was one; number this one."""
+    def __init__(self, folder: Path, staging: Path | None = None) -> None:
+        """Close the book on a killed attempt, if there was one; number this one.
+
+        Args:
+            folder: Of the run.
+            staging: Of the claim on it: when that is lost, nothing more is written.
+        """
+        self._staging = staging
         self._status_file = folder / STATUS_JSON
         self._attempts_file = folder / ATTEMPTS_JSONL
         self.attempts = self._read_attempts()
@@ -75,14 +81,14 @@ class Ledger:
     def _write(self) -> None:
         self._status["updated"] = time.time()
         with contextlib.suppress(OSError):
-            write_json(self._status_file, self._status)
+            write_json(self._status_file, self._status, self._staging)
 
     def _append(self, line: dict[str, Any]) -> None:
         self.attempts.append(line)
         # the whole file: a line added behind one that a kill cut off would be lost with it
         text = "".join(json.dumps(attempt) + "\n" for attempt in self.attempts)
         with contextlib.suppress(OSError):
-            write_atomically(self._attempts_file, text.encode())
+            write_atomically(self._attempts_file, text.encode(), staging=self._staging)
 
     def _read_status(self) -> dict[str, Any] | None:
         status = _parse(_read_text(self._status_file))

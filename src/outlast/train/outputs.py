@@ -11,6 +11,7 @@ from outlast.model.heads import split_weights
 from outlast.objective.objective import Objective
 from outlast.recipe import NUMBER_SECTIONS, Recipe, fingerprint
 from outlast.sections import Config
+from outlast.train.claim import Claim, Unclaimed
 from outlast.train.history import HISTORY_JSON
 from outlast.train.state import RunState
 
@@ -20,6 +21,7 @@ class Outputs:
     """Writes the outputs of one run from its state; as often as they are missing."""
 
     folder: Path
+    claim: Claim | Unclaimed
     data: DataSet
     objective: Objective
     config: Config
@@ -28,6 +30,7 @@ class Outputs:
 
     def write_model(self, run: RunState) -> None:
         """Write model_best.pt."""
+        self.claim.ensure()
         weights, heads = split_weights(run.best_weights)
         ModelFile(
             weights=weights,
@@ -40,7 +43,7 @@ class Outputs:
             data_content=self.data.content,
             best=self._best(run),
             fingerprint=fingerprint(self.recipe),
-        ).save(self.folder / MODEL_BEST)
+        ).save(self.folder / MODEL_BEST, self.claim.staging)
 
     def history(
         self, run: RunState, stopped: str, attempts: int, worked_seconds: float
@@ -67,7 +70,8 @@ class Outputs:
 
     def write_history(self, content: dict[str, Any]) -> None:
         """Write history.json."""
-        write_json(self.folder / HISTORY_JSON, content)
+        self.claim.ensure()
+        write_json(self.folder / HISTORY_JSON, content, self.claim.staging)
 
     def _best(self, run: RunState) -> dict[str, Any]:
         """Return epoch and metrics of the best weights: the last epoch without validation."""

@@ -3,10 +3,12 @@
 import errno
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import Progress
 from torch import nn
 
 from outlast.data.augment import refuse_idle_augment
@@ -20,6 +22,7 @@ from outlast.objective.build import build_objective
 from outlast.objective.objective import Objective
 from outlast.recipe import fingerprint
 from outlast.sections import Config, TrainingSection
+from outlast.train.claim import Claim
 from outlast.train.interrupt import Interrupt
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
@@ -29,6 +32,8 @@ log = logging.getLogger("outlast")
 
 # sysexits.h: EX_TEMPFAIL, "try again". torchrun turns it into 1; status.json keeps the reason.
 EXIT_INTERRUPTED = 75
+# between two looks at the claim of another attempt
+WAIT_S = 0.5
 
 
 def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interrupt) -> int:
@@ -49,9 +54,7 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
     with reporting(folder, is_main) as progress:
         try:
             with process_group(config.launch.device) as ranks:
-                trainer = _build_everywhere(config, data_folder, folder, interrupt, ranks)
-                training = config.training
-                trainer.train(training.epochs, training.early_stopping_patience, progress)
+                _train_claimed(config, data_folder, folder, interrupt, ranks, progress)
         except InterruptedRunError as error:
             if is_main:
                 log.warning("%s: %s", _name_of(interrupt), error)
@@ -74,13 +77,50 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
     return 0
 
 
+def _train_claimed(
+    config: Config,
+    data_folder: Path,
+    folder: Path,
+    interrupt: Interrupt,
+    ranks: Distributed,
+    progress: Progress | None,
+) -> None:
+    """Train as the only one in the folder."""
+    claim = Claim(folder)
+    _acquire(claim, interrupt, ranks)
+    try:
+        trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks)
+        training = config.training
+        trainer.train(training.epochs, training.early_stopping_patience, progress)
+    finally:
+        if ranks.is_main:
+            claim.release()
+
+
+def _acquire(claim: Claim, interrupt: Interrupt, ranks: Distributed) -> None:
+    """Wait until the folder is free. Rank 0 claims it for all.
+
+    Raises:
+        InterruptedRunError: Asked to stop while waiting.
+    """
+    told = None
+    # each round is a collective: a rank that only waited for rank 0 would give up after a while
+    while owner := ranks.broadcast(claim.try_acquire() if ranks.is_main else None):
+        if any(ranks.gather(interrupt.received is not None)):
+            raise InterruptedRunError(f"interrupted while waiting for {owner}")
+        if owner != told:
+            log.info("%s trains this run: waiting until it ends or gives no sign of life", owner)
+            told = owner
+        time.sleep(WAIT_S)
+
+
 def _build_everywhere(
-    config: Config, data_folder: Path, folder: Path, interrupt: Interrupt, ranks: Distributed
+    config: Config, data_folder: Path, claim: Claim, interrupt: Interrupt, ranks: Distributed
 ) -> Trainer:
     """Build the trainer on every rank, or raise the same error on every rank."""
     trainer, error = None, None
     try:
-        trainer = _build(config, data_folder, folder, interrupt, ranks)
+        trainer = _build(config, data_folder, claim, interrupt, ranks)
     except OutlastError as problem:
         error = problem
     # a rank that fails alone would leave the others waiting in their first collective
@@ -97,7 +137,7 @@ def _build_everywhere(
 
 
 def _build(
-    config: Config, data_folder: Path, folder: Path, interrupt: Interrupt, ranks: Distributed
+    config: Config, data_folder: Path, claim: Claim, interrupt: Interrupt, ranks: Distributed
 ) -> Trainer:
     check_prepared(data_folder, config.data)
     data = open_data(data_folder)
@@ -117,9 +157,10 @@ def _build(
         objective=objective,
         optimizer=build_optimizer(config.training, model),
         config=config,
-        folder=folder,
+        folder=claim.folder,
         distributed=ranks,
         interrupt=interrupt,
+        claim=claim,
     )
 
 

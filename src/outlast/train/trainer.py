@@ -21,6 +21,7 @@ from outlast.objective.objective import Objective
 from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
+from outlast.train.claim import Claim, Unclaimed
 from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
@@ -74,6 +75,7 @@ class Trainer:
         folder: Path,
         distributed: Distributed | None = None,
         interrupt: Interrupt | None = None,
+        claim: Claim | Unclaimed | None = None,
     ) -> None:
         """Put the parts together; no file is read or written yet.
 
@@ -86,6 +88,7 @@ class Trainer:
             folder: For the outputs and the rolling state. Must exist.
             distributed: The ranks; one by default.
             interrupt: Set when the process was asked to stop.
+            claim: On the folder; by default nobody else can be there.
 
         Raises:
             ConfigError: The selection metric is for two classes, and the data have more.
@@ -114,8 +117,11 @@ class Trainer:
             position=Position(),
             best_weights={},
         )
-        self._outputs = Outputs(folder, data, objective, config, self.recipe, self.metric)
-        self._checkpoints = Checkpoints(folder)
+        self._claim = claim or Unclaimed(folder)
+        self._outputs = Outputs(
+            folder, self._claim, data, objective, config, self.recipe, self.metric
+        )
+        self._checkpoints = Checkpoints(folder, self._claim)
         interval = config.checkpoint.every_seconds
         self._poll = Poll(self.distributed, interrupt or Interrupt(), interval)
         self._ledger: Ledger | None = None
@@ -156,7 +162,7 @@ class Trainer:
         run, ranks = self.run, self.distributed
         rule = StoppingRule(epochs, patience, self._has_validation)
         if ranks.is_main:
-            self._ledger = Ledger(self._outputs.folder)
+            self._ledger = Ledger(self._outputs.folder, self._claim.staging)
         resume(run, self._checkpoints, self.recipe, rule, ranks)
         refuse_single_rows(self.model, self._reader, self.data, self.config, ranks)
         if self._ledger:

@@ -1,0 +1,269 @@
+"""One writer per run folder: a claim with a heartbeat, and a fence that no late writer passes.
+
+No lock of a file system: those do not hold everywhere on NFS. Claims are numbered files, made by a
+hard link, which fails where the name exists; the highest number owns the folder. Whatever the
+owner writes, he writes into a folder of his own and renames it from there. Whoever takes over
+moves that folder away first: from then on the late owner's renames fail, whatever he believes.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import LostClaimError
+
+BEAT_S = 10.0
+# Without a beat for so long an owner counts as dead. An NFS client may show a file as it was a
+# minute ago. OUTLAST_CLAIM_EXPIRES_S replaces it, in tests.
+EXPIRES_S = 120.0
+ASK_SLURM_EVERY_S = 10.0
+_CLAIM = re.compile(r"\.claim-(\d{6})\.json")
+_WRITER = re.compile(r"\.writer-(\d{6})-\w+")
+
+
+class Claim:
+    """The right to write into one run folder; rank 0 has it.
+
+    Attributes:
+        staging: Folder of the files that are being written; there while the claim holds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Claim nothing yet.
+
+        Args:
+            folder: Of the run. Must exist when :meth:`try_acquire` is called.
+        """
+        self.folder = folder
+        self._expires_s = float(os.environ.get("OUTLAST_CLAIM_EXPIRES_S", EXPIRES_S))
+        self._token = uuid.uuid4().hex
+        self._number = 0
+        self._beat = 0
+        self._stop = threading.Event()
+        self._watch = _Watch(self._expires_s)
+        self.staging = folder
+
+    def try_acquire(self) -> str | None:
+        """Take the folder if nobody alive has it.
+
+        Returns:
+            None when it is ours now; else a line that names the owner, to wait for.
+
+        Raises:
+            OSError: The folder cannot be written to.
+        """
+        claims = self._claims()
+        if claims and (alive := self._watch.judge(_read(claims[max(claims)]))):
+            return alive
+        if not self._take(max(claims, default=0) + 1):
+            return "another attempt that has just started"
+        threading.Thread(target=self._keep_beating, daemon=True).start()
+        return None
+
+    def _take(self, number: int) -> bool:
+        self._number = number
+        self.staging = self.folder / f".writer-{number:06}-{self._token}"
+        self.staging.mkdir()
+        path = self._path(number)
+        try:
+            _link(self._write("claim"), path)
+        except FileExistsError:
+            shutil.rmtree(self.staging, ignore_errors=True)
+            return False
+        claims = self._claims()
+        if max(claims) != number:  # a stale listing had hidden them
+            path.unlink(missing_ok=True)
+            shutil.rmtree(self.staging, ignore_errors=True)
+            return False
+        for writer in self.folder.glob(".writer-*"):
+            found = _WRITER.fullmatch(writer.name)
+            if found and int(found[1]) < number:
+                _move_away(writer)
+        for other, old in claims.items():
+            if other < number:
+                old.unlink(missing_ok=True)
+        return True
+
+    def ensure(self) -> None:
+        """Make sure that the claim still holds, before something is written.
+
+        A folder that somebody has removed is claimed again.
+
+        Raises:
+            LostClaimError: Another attempt has taken the folder over.
+            OSError: The folder cannot be written to.
+        """
+        if self.staging.is_dir():
+            return
+        claims = self._claims()
+        owner = _read(claims[max(claims)]) if claims else {}
+        if claims and owner.get("token") != self._token:
+            raise LostClaimError(
+                f"{_describe(owner)} has taken this run over, since this attempt gave no sign of"
+                f" life for {self._expires_s:.0f} s (paused, or cut off from the file system);"
+                " nothing more is written here"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.staging.mkdir()
+        if not claims:
+            _link(self._write("claim"), self._path(self._number))
+
+    def release(self) -> None:
+        """Give the folder free. The number stays, so that a late owner sees that it is over."""
+        self._stop.set()
+        with contextlib.suppress(OSError):
+            self._write("claim", released=True).replace(self._path(self._number))
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(min(BEAT_S, self._expires_s / 6)):
+            self._beat += 1
+            with contextlib.suppress(OSError):  # fenced, or a full disk: ensure() tells which
+                self._write("beat").replace(self._path(self._number))
+
+    def _write(self, name: str, released: bool = False) -> Path:
+        path = self.staging / f"{name}.json"
+        owner = {"token": self._token, "beat": self._beat, "released": released}
+        path.write_text(json.dumps(owner | _this_process()))
+        return path
+
+    def _claims(self) -> dict[int, Path]:
+        found = ((_CLAIM.fullmatch(path.name), path) for path in self.folder.glob(".claim-*"))
+        return {int(match[1]): path for match, path in found if match}
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f".claim-{number:06}.json"
+
+
+class Unclaimed:
+    """For a trainer that nobody can meet in its folder, as in a test of the loop."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write into the folder itself."""
+        self.staging = folder
+
+    def ensure(self) -> None:
+        """Make the folder if somebody has removed it."""
+        self.staging.mkdir(parents=True, exist_ok=True)
+
+
+class _Watch:
+    """Tells whether an owner lives, from what it knows of him and from his beats."""
+
+    def __init__(self, expires_s: float) -> None:
+        self._expires_s = expires_s
+        self._beat: tuple[Any, Any] = (None, None)
+        self._since = time.monotonic()
+        self._asked, self._ended = -ASK_SLURM_EVERY_S, False
+
+    def judge(self, owner: dict[str, Any]) -> str | None:
+        """Return who lives, or None for an owner who has left or died."""
+        if owner.get("released"):
+            return None
+        now, beat = time.monotonic(), (owner.get("token"), owner.get("beat"))
+        if beat != self._beat:  # an unreadable claim has none, and expires as well
+            self._beat, self._since = beat, now
+        if now - self._since > self._expires_s or _is_dead_here(owner):
+            return None
+        if now - self._asked >= ASK_SLURM_EVERY_S:
+            self._asked, self._ended = now, _has_ended(owner)
+        return None if self._ended else _describe(owner)
+
+
+def _this_process() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "machine": _machine(),
+        "pid": os.getpid(),
+        "process": _process(os.getpid()),
+        "job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def _machine() -> str:
+    """Name this machine since its boot, and the namespace that process ids count in."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return ""
+
+
+def _process(pid: int) -> str | None:
+    """Return what tells a process from a later one of the same id; None for none or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]  # its start, in ticks since the boot
+
+
+def _is_dead_here(owner: dict[str, Any]) -> bool:
+    """Tell whether the owner was a process of this very machine, and is gone."""
+    here = _machine()
+    if not here or owner.get("machine") != here:
+        return False
+    return _process(int(owner["pid"])) != owner.get("process")
+
+
+def _has_ended(owner: dict[str, Any]) -> bool:
+    """Ask SLURM for the job of the owner; False where it does not know."""
+    job = str(owner.get("job") or "")
+    if not job.isdigit() or owner.get("job") == os.environ.get("SLURM_JOB_ID"):
+        return False
+    try:
+        asked = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job, "--format", "%T"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if asked.returncode != 0:
+        return "Invalid job id" in asked.stderr
+    return not asked.stdout.strip()
+
+
+def _describe(owner: dict[str, Any]) -> str:
+    job = f", job {owner['job']}" if owner.get("job") else ""
+    return f"process {owner.get('pid')} on {owner.get('host')}{job}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        owner = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name that nobody has yet.
+
+    Raises:
+        FileExistsError: Somebody has it.
+    """
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        with target.open("x") as file:
+            file.write(source.read_text())
+
+
+def _move_away(writer: Path) -> None:
+    fenced = writer.with_name(f".fenced-{uuid.uuid4().hex}")
+    with contextlib.suppress(FileNotFoundError):
+        writer.rename(fenced)
+    shutil.rmtree(fenced, ignore_errors=True)
