@@ -12,13 +12,13 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import threading
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+from outlast import slurm
 from outlast.errors import LostClaimError
 
 BEAT_S = 10.0
@@ -185,7 +185,7 @@ def _this_process() -> dict[str, Any]:
         "machine": _machine(),
         "pid": os.getpid(),
         "process": _process(os.getpid()),
-        "job": os.environ.get("SLURM_JOB_ID"),
+        "job": slurm.own_job(),
     }
 
 
@@ -215,23 +215,9 @@ def _is_dead_here(owner: dict[str, Any]) -> bool:
 
 
 def _has_ended(owner: dict[str, Any]) -> bool:
-    """Ask SLURM for the job of the owner; False where it does not know."""
+    """Ask SLURM for the job of the owner; a later step of our own job may have followed it."""
     job = str(owner.get("job") or "")
-    if not job.isdigit() or owner.get("job") == os.environ.get("SLURM_JOB_ID"):
-        return False
-    try:
-        asked = subprocess.run(
-            ["squeue", "--noheader", "--jobs", job, "--format", "%T"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    if asked.returncode != 0:
-        return "Invalid job id" in asked.stderr
-    return not asked.stdout.strip()
+    return job.isdigit() and job != slurm.own_job() and slurm.has_ended(job)
 
 
 def _describe(owner: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from outlast.distributed import Distributed
+from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
 
 # With several ranks each question is a collective. Asked this often, it costs nothing.
@@ -14,21 +15,30 @@ ASK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """What to do now. ``stop`` implies ``save``."""
+    """What to do now. To stop implies to save.
+
+    Attributes:
+        save: The state, now.
+        stop: Why to leave, or None.
+    """
 
     save: bool = False
-    stop: bool = False
+    stop: str | None = None
 
 
 class Poll:
-    """Agrees on saving and stopping. Rank 0's clock decides when to save; any rank may stop.
+    """Agrees on saving and stopping. Rank 0's clock decides when; a signal to any rank stops all.
 
     Every rank must call :meth:`ask` at the same boundaries. Between two questions all ranks
     count the same number of boundaries down, a number that rank 0 proposed in the last one.
     """
 
     def __init__(
-        self, distributed: Distributed, interrupt: Interrupt, every_seconds: float
+        self,
+        distributed: Distributed,
+        interrupt: Interrupt,
+        every_seconds: float,
+        deadline: Deadline | None = None,
     ) -> None:
         """Start the clock.
 
@@ -36,8 +46,10 @@ class Poll:
             distributed: The ranks.
             interrupt: This rank's flag.
             every_seconds: Between periodic saves; 0 saves at every boundary.
+            deadline: The end of the job, on rank 0.
         """
         self._distributed, self._interrupt = distributed, interrupt
+        self._deadline = deadline or Deadline()
         self._every_seconds = every_seconds
         self._countdown = self._interval = 1
         self._last_save = self._last_question = time.monotonic()
@@ -45,8 +57,8 @@ class Poll:
     def ask(self) -> Answer:
         """Return the answer for this boundary."""
         if self._distributed.world_size == 1:
-            stop = self._interrupt.received is not None
-            return Answer(stop or self._is_save_due(), stop)
+            stop = self._why(self._interrupt.received is not None, self._deadline.is_near())
+            return Answer(bool(stop) or self._is_save_due(), stop)
         self._countdown -= 1
         if self._countdown > 0:
             return Answer()
@@ -54,18 +66,27 @@ class Poll:
         votes = torch.tensor(
             [
                 self._interrupt.received is not None,
+                is_main and self._deadline.is_near(),
                 is_main and self._is_save_due(),
                 self._propose_interval() if is_main else 0,
             ],
             dtype=torch.int64,
         )
-        stop, save, self._interval = self._distributed.sum_(votes).tolist()
+        signals, is_late, save, self._interval = self._distributed.sum_(votes).tolist()
         self._countdown = self._interval
-        return Answer(bool(stop or save), bool(stop))
+        stop = self._why(signals > 0, is_late > 0)
+        return Answer(bool(stop or save), stop)
 
-    def restart_clock(self) -> None:
-        """Note that a save has just ended."""
+    def _why(self, is_signalled: bool, is_late: bool) -> str | None:
+        if is_signalled:
+            received = self._interrupt.received
+            return received.name if received else "signal on another rank"
+        return "the walltime is near" if is_late else None
+
+    def note_save(self, seconds: float) -> None:
+        """Note that a save has just ended, and how long it took."""
         self._last_save = time.monotonic()
+        self._deadline.note_save(seconds)
 
     def _is_save_due(self) -> bool:
         return time.monotonic() - self._last_save >= self._every_seconds

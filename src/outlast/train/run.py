@@ -23,6 +23,7 @@ from outlast.objective.objective import Objective
 from outlast.recipe import fingerprint
 from outlast.sections import Config, TrainingSection
 from outlast.train.claim import Claim
+from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
@@ -57,7 +58,7 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
                 _train_claimed(config, data_folder, folder, interrupt, ranks, progress)
         except InterruptedRunError as error:
             if is_main:
-                log.warning("%s: %s", _name_of(interrupt), error)
+                log.warning("%s", error)
             return EXIT_INTERRUPTED
         except OutlastError as error:
             if is_main:
@@ -107,7 +108,8 @@ def _acquire(claim: Claim, interrupt: Interrupt, ranks: Distributed) -> None:
     # each round is a collective: a rank that only waited for rank 0 would give up after a while
     while owner := ranks.broadcast(claim.try_acquire() if ranks.is_main else None):
         if any(ranks.gather(interrupt.received is not None)):
-            raise InterruptedRunError(f"interrupted while waiting for {owner}")
+            name = interrupt.received.name if interrupt.received else "signal on another rank"
+            raise InterruptedRunError(f"{name}: interrupted while waiting for {owner}")
         if owner != told:
             log.info("%s trains this run: waiting until it ends or gives no sign of life", owner)
             told = owner
@@ -161,6 +163,7 @@ def _build(
         distributed=ranks,
         interrupt=interrupt,
         claim=claim,
+        deadline=Deadline.of_this_job() if ranks.is_main else None,
     )
 
 
@@ -217,8 +220,3 @@ def build_optimizer(section: TrainingSection, model: nn.Module) -> torch.optim.O
         return torch.optim.SGD(parameters, momentum=section.momentum, **keywords)
     kind = torch.optim.AdamW if section.optimizer == "adamw" else torch.optim.Adam
     return kind(parameters, **keywords)
-
-
-def _name_of(interrupt: Interrupt) -> str:
-    # another rank may have got the signal
-    return interrupt.received.name if interrupt.received else "signal on another rank"

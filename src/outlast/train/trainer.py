@@ -22,6 +22,7 @@ from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
+from outlast.train.deadline import Deadline
 from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
@@ -76,6 +77,7 @@ class Trainer:
         distributed: Distributed | None = None,
         interrupt: Interrupt | None = None,
         claim: Claim | Unclaimed | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         """Put the parts together; no file is read or written yet.
 
@@ -89,6 +91,7 @@ class Trainer:
             distributed: The ranks; one by default.
             interrupt: Set when the process was asked to stop.
             claim: On the folder; by default nobody else can be there.
+            deadline: The end of the job; none by default.
 
         Raises:
             ConfigError: The selection metric is for two classes, and the data have more.
@@ -123,7 +126,7 @@ class Trainer:
         )
         self._checkpoints = Checkpoints(folder, self._claim)
         interval = config.checkpoint.every_seconds
-        self._poll = Poll(self.distributed, interrupt or Interrupt(), interval)
+        self._poll = Poll(self.distributed, interrupt or Interrupt(), interval, deadline)
         self._ledger: Ledger | None = None
         self._stopwatch = Stopwatch()
         self._trained: Row = {}
@@ -332,10 +335,10 @@ class Trainer:
         answer = self._poll.ask()
         saved = self._save() if answer.save else None
         if answer.stop:
+            kept = "the state is saved" if saved else "an older state is kept"
             message = (
-                f"interrupted in epoch {position.epoch + 1} after step {position.step} of"
-                f" {self.num_steps}: {'the state is saved' if saved else 'an older state is kept'}"
-                ", start the run again to go on"
+                f"{answer.stop}: interrupted in epoch {position.epoch + 1} after step"
+                f" {position.step} of {self.num_steps}: {kept}, start the run again to go on"
             )
             if self._ledger:
                 self._ledger.end("interrupted", message)
@@ -348,6 +351,7 @@ class Trainer:
         A full disk costs a warning and an interval, not the run.
         """
         self._stopwatch.read(self.run.position)
+        started = time.monotonic()
         self._refuse_non_finite()
         if self.distributed.is_main:
             self.data.check_unchanged()
@@ -358,7 +362,7 @@ class Trainer:
             except OSError as error:
                 written = False
                 log.warning("state not saved (%s): the files are as before, going on", error)
-        self._poll.restart_clock()
+        self._poll.note_save(time.monotonic() - started)
         return written
 
     def _refuse_non_finite(self) -> None:

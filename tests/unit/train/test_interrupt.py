@@ -92,9 +92,9 @@ def test_one_rank_stops_when_it_is_asked() -> None:
     """The flag gives stop and save at the next boundary; without it, nothing."""
     interrupt = Interrupt()
     poll = Poll(Distributed(), interrupt, every_seconds=1e6)
-    assert poll.ask() == Answer(save=False, stop=False)
+    assert poll.ask() == Answer(save=False, stop=None)
     interrupt.received = signal.SIGTERM
-    assert poll.ask() == Answer(save=True, stop=True)
+    assert poll.ask() == Answer(save=True, stop="SIGTERM")
 
 
 def test_one_rank_saves_when_it_is_time() -> None:
@@ -103,7 +103,7 @@ def test_one_rank_saves_when_it_is_time() -> None:
     assert poll.ask() == Answer()
     time.sleep(0.11)
     assert poll.ask() == Answer(save=True)
-    poll.restart_clock()
+    poll.note_save(0.0)
     assert poll.ask() == Answer()
 
 
@@ -112,4 +112,4 @@ def test_every_boundary_saves_when_the_interval_is_zero() -> None:
     poll = Poll(Distributed(), Interrupt(), every_seconds=0)
     for _ in range(3):
         assert poll.ask() == Answer(save=True)
-        poll.restart_clock()
+        poll.note_save(0.0)
