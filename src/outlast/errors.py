@@ -49,5 +49,9 @@ class NonFiniteLossError(OutlastError):
     """The main loss became NaN or infinite. Deterministic: the same run will fail the same way."""
 
 
+class RepeatedFailureError(OutlastError):
+    """The attempt would end in the error of an earlier one: refused before the first step."""
+
+
 class InterruptedRunError(OutlastError):
     """The run stopped on a signal, with its state saved. Not a failure: start it again."""

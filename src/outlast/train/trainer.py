@@ -14,7 +14,12 @@ from outlast.data.batches import BatchReader
 from outlast.data.dataset import DataSet
 from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
 from outlast.distributed import Distributed
-from outlast.errors import InterruptedRunError, NonFiniteLossError
+from outlast.errors import (
+    InterruptedRunError,
+    LostClaimError,
+    NonFiniteLossError,
+    RepeatedFailureError,
+)
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
 from outlast.objective.objective import Objective
@@ -23,6 +28,7 @@ from outlast.sections import Config
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.deadline import Deadline
+from outlast.train.failure import Failures
 from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
@@ -125,6 +131,7 @@ class Trainer:
             folder, self._claim, data, objective, config, self.recipe, self.metric
         )
         self._checkpoints = Checkpoints(folder, self._claim)
+        self._failures, self._saved = Failures(folder, self._claim), (0, 0)
         interval = config.checkpoint.every_seconds
         self._poll = Poll(self.distributed, interrupt or Interrupt(), interval, deadline)
         self._ledger: Ledger | None = None
@@ -153,11 +160,15 @@ class Trainer:
         Raises:
             InterruptedRunError: Asked to stop; the state is saved.
             NonFiniteLossError: The loss was NaN or infinite; the last good state is on disk.
+            RepeatedFailureError: An earlier attempt came to that from the same state.
         """
         try:
             return self._train(epochs, early_stopping_patience, progress)
         except BaseException as error:
-            if self._ledger:  # unless it has been closed with a better reason
+            if self._ledger:
+                with contextlib.suppress(OSError, LostClaimError):  # the error itself is the news
+                    self._failures.note(error, self.recipe, self._saved)
+                # unless it has been closed with a better reason
                 self._ledger.end("failed", f"{type(error).__name__}: {error}")
             raise
 
@@ -170,6 +181,7 @@ class Trainer:
         refuse_single_rows(self.model, self._reader, self.data, self.config, ranks)
         if self._ledger:
             self._ledger.begin(run.position.epoch, run.position.step)
+        self._refuse_repetition()
         bars = Bars(progress, epochs, self.config.training.batch_size)
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
             bars.start_epoch(run.position.epoch, run.position.step, self.num_steps)
@@ -182,6 +194,13 @@ class Trainer:
             stalled = run.selection.epochs_since_best
             log.info("early stopping: no better %s for %d epochs", self.metric, stalled)
         return self._finish(stopped)
+
+    def _refuse_repetition(self) -> None:
+        """Leave at once when an earlier attempt failed from this very state. Collective."""
+        self._saved = self.run.position.epoch, self.run.position.step
+        why = self._failures.why_refused(self.recipe, self._saved) if self._ledger else None
+        if why := self.distributed.broadcast(why):
+            raise RepeatedFailureError(why)
 
     def train_epoch(
         self, progress: Progress | None = None, task_id: TaskID | None = None
@@ -323,6 +342,7 @@ class Trainer:
         if self._ledger:
             self._outputs.write_model(self.run)
             self._outputs.write_history(content)
+            self._failures.clear()
             self._ledger.end("completed", stopped)
         self.distributed.barrier()
         return content
@@ -359,6 +379,7 @@ class Trainer:
         if self.distributed.is_main:
             try:
                 self._checkpoints.save(state)
+                self._saved = state.progress
             except OSError as error:
                 written = False
                 log.warning("state not saved (%s): the files are as before, going on", error)

@@ -2,7 +2,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from outlast.data.dataset import DataSet
 from outlast.data.sampling import epoch_order
 from outlast.data.store import open_data, prepare
 from outlast.distributed import Distributed
-from outlast.errors import DataError, ModelError, NonFiniteLossError
+from outlast.errors import DataError, ModelError, NonFiniteLossError, RepeatedFailureError
 from outlast.sections import Config, DataSection
 from outlast.train.state import Position
 from outlast.train.trainer import Trainer
@@ -30,7 +29,7 @@ def spoilt() -> DataSet:
     data = small_data()
     rows = data.inputs["x"].copy()
     rows[ROW] = [np.inf, -np.inf, np.inf, -np.inf]
-    return replace(data, inputs={"x": rows})
+    return DataSet.from_arrays({"x": rows}, data.label, data.splits, data.classes)
 
 
 def seed_with_bad_step(step: int, batch_size: int = 8) -> int:
@@ -76,13 +75,65 @@ def test_a_non_finite_loss_names_step_rate_and_rows(
 def test_the_last_good_state_stays_on_the_disk(tmp_path: Path) -> None:
     """No state with NaN is ever written: the file is that of the step before."""
     config = small_config(0, seed=seed_with_bad_step(2))
-    for attempt in range(2):
-        with pytest.raises(NonFiniteLossError, match="step 3 of epoch 1"):
-            make_trainer(tmp_path, spoilt(), config).train(3)
-        state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
-        assert (state["epoch"], state["step"]) == (0, 2), attempt
-        assert all(value.isfinite().all() for value in state["weights"].values())
-        assert all(np.isfinite(list(rank["sums"].values())).all() for rank in state["sums"])
+    with pytest.raises(NonFiniteLossError, match="step 3 of epoch 1"):
+        make_trainer(tmp_path, spoilt(), config).train(3)
+    state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (0, 2)
+    assert all(value.isfinite().all() for value in state["weights"].values())
+    assert all(np.isfinite(list(rank["sums"].values())).all() for rank in state["sums"])
+
+
+@pytest.mark.parametrize("every_seconds", [0, 1e6])
+def test_a_failure_that_would_come_again_is_refused(tmp_path: Path, every_seconds: float) -> None:
+    """With the same message, before a step; not once something has changed, or been removed."""
+    config = small_config(every_seconds, seed=seed_with_bad_step(2))
+    with pytest.raises(NonFiniteLossError) as first:
+        make_trainer(tmp_path, spoilt(), config).train(3)
+    before = (tmp_path / "failure.json").read_bytes()
+    for _ in range(2):
+        trainer = make_trainer(tmp_path, spoilt(), config)
+        start = 2 if every_seconds == 0 else 0
+        with pytest.raises(RepeatedFailureError) as again:
+            trainer.train(3)
+        assert trainer.run.position.step == start
+        assert str(again.value).startswith(f"{first.value} (an earlier attempt ended so")
+        assert str(tmp_path / "failure.json") in str(again.value)
+        assert (tmp_path / "failure.json").read_bytes() == before
+    slower = small_config(every_seconds, seed=seed_with_bad_step(2), learning_rate=0.01)
+    with pytest.raises(NonFiniteLossError):
+        make_trainer(tmp_path, spoilt(), slower).train(3)
+    with pytest.raises(RepeatedFailureError):
+        make_trainer(tmp_path, spoilt(), slower).train(3)
+    (tmp_path / "failure.json").unlink()
+    with pytest.raises(NonFiniteLossError):
+        make_trainer(tmp_path, spoilt(), slower).train(3)
+    make_trainer(tmp_path, config=slower).train(3)  # other data
+    assert not (tmp_path / "failure.json").exists(), "forgotten at the end"
+
+
+def test_an_attempt_that_may_do_better_is_never_refused(tmp_path: Path) -> None:
+    """After a failure of the disk or of an unknown kind, and after progress since a failure."""
+    trainer = make_trainer(tmp_path)
+    trainer.model.forward = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        trainer.train(3)
+    assert not (tmp_path / "failure.json").exists()
+    seed = seed_with_bad_step(3)
+    with pytest.raises(NonFiniteLossError):
+        make_trainer(tmp_path, spoilt(), small_config(1e6, seed=seed)).train(3)
+    # the failure came from step 0; an attempt that saves on its way gets further, and is the first
+    # to fail from there
+    (tmp_path / "kept").write_bytes((tmp_path / "failure.json").read_bytes())
+    (tmp_path / "failure.json").unlink()
+    with pytest.raises(NonFiniteLossError):
+        make_trainer(tmp_path, spoilt(), small_config(0, seed=seed)).train(3)
+    (tmp_path / "kept").replace(tmp_path / "failure.json")
+    with pytest.raises(NonFiniteLossError):
+        make_trainer(tmp_path, spoilt(), small_config(0, seed=seed)).train(3)
+    for content in ("", "{", "[]", "{}"):
+        (tmp_path / "failure.json").write_text(content)
+        with pytest.raises(NonFiniteLossError):
+            make_trainer(tmp_path, spoilt(), small_config(0, seed=seed)).train(3)
 
 
 class Kink(torch.nn.Module):

@@ -1,0 +1,75 @@
+"""failure.json: an error that would come again. The next attempt is refused in seconds.
+
+Snakemake retries whatever fails; a loss that became NaN once becomes NaN again, from the same state
+with the same numbers, until the budget of retries is gone.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import ModelError, NonFiniteLossError
+from outlast.files import write_json
+from outlast.model.file import versions
+from outlast.recipe import Recipe, fingerprint
+from outlast.train.claim import Claim, Unclaimed
+
+FAILURE_JSON = "failure.json"
+# What depends on nothing but recipe and state. Not a full disk, a lost rank, data that somebody
+# edits: the next attempt may do better.
+DETERMINISTIC = (NonFiniteLossError, ModelError)
+
+
+class Failures:
+    """The last such error of one run; only rank 0 has it."""
+
+    def __init__(self, folder: Path, claim: Claim | Unclaimed) -> None:
+        """Name the file."""
+        self._path, self._claim = folder / FAILURE_JSON, claim
+
+    def why_refused(self, recipe: Recipe, start: tuple[int, int]) -> str | None:
+        """Return why this attempt would only repeat an earlier one, or None.
+
+        Args:
+            recipe: Of the run as it is now.
+            start: Epoch and step of the state that it starts from.
+        """
+        failure = _read(self._path)
+        if failure is None or _key(recipe, start) != failure.get("key"):
+            return None
+        return (
+            f"{failure.get('error')} (an earlier attempt ended so, and nothing has changed since:"
+            f" not tried again; remove {self._path} to try it all the same)"
+        )
+
+    def note(self, error: BaseException, recipe: Recipe, saved: tuple[int, int]) -> None:
+        """Keep an error that comes from the state of epoch and step ``saved``, if it would again.
+
+        Raises:
+            OSError: It cannot be written.
+            LostClaimError: The folder is another attempt's now.
+        """
+        if isinstance(error, DETERMINISTIC):
+            content = {"key": _key(recipe, saved), "error": str(error)}
+            self._claim.ensure()
+            write_json(self._path, content, self._claim.staging)
+
+    def clear(self) -> None:
+        """Forget it: the run is at its end."""
+        self._path.unlink(missing_ok=True)
+
+
+def _key(recipe: Recipe, position: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "fingerprint": fingerprint(recipe),
+        "from": list(position),
+        "versions": versions(),
+    }
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
