@@ -7,12 +7,14 @@ Nothing here may end a run: on a full disk, what cannot be written is left out.
 
 import contextlib
 import json
+import math
 import os
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
+from outlast import slurm
 from outlast.files import write_atomically, write_json
 
 STATUS_JSON = "status.json"
@@ -41,7 +43,7 @@ class Ledger:
             "attempt": len(self.attempts) + 1,
             "state": "running",
             "host": socket.gethostname(),
-            "job": os.environ.get("SLURM_JOB_ID"),
+            "job": slurm.own_job(),
             "pid": os.getpid(),
             "started": time.time(),
             "updated": time.time(),
@@ -49,25 +51,40 @@ class Ledger:
             "from_step": None,
             "epoch": None,
             "step": None,
+            "kept_seconds": 0.0,
+            "lost_seconds": 0.0,
         }
+        # by the clock that nobody can set
+        self._started, self._before, self._written = time.monotonic(), 0.0, -math.inf
         self._write()
 
     @property
     def seconds(self) -> float:
-        """Wall seconds of all attempts, this one included."""
-        ended = sum(line["updated"] - line["started"] for line in self.attempts)
-        return float(ended) + time.time() - float(self._status["started"])
+        """Seconds that all attempts took, this one included."""
+        ended = sum(line["kept_seconds"] + line["lost_seconds"] for line in self.attempts)
+        return float(ended) + time.monotonic() - self._started
 
-    def begin(self, epoch: int, step: int) -> None:
-        """Note where this attempt starts: epochs finished, steps done in the current one."""
+    def begin(self, epoch: int, step: int, seconds: float) -> None:
+        """Note where this attempt starts.
+
+        Args:
+            epoch: Epochs finished.
+            step: Steps done in the current one.
+            seconds: Trained so far, over all attempts.
+        """
         self._status |= {"from_epoch": epoch, "from_step": step}
+        self._before = seconds
         self.update(epoch, step)
+
+    def keep(self, seconds: float) -> None:
+        """Note that a state with so many seconds of training is on the disk."""
+        self._status["kept_seconds"] = max(0.0, seconds - self._before)
 
     def update(self, epoch: int, step: int) -> None:
         """Give a sign of life, at most every few seconds."""
         first = self._status["epoch"] is None
         self._status |= {"epoch": epoch, "step": step}
-        if first or time.time() - self._status["updated"] >= SIGN_OF_LIFE_S:
+        if first or time.monotonic() - self._written >= SIGN_OF_LIFE_S:
             self._write()
 
     def end(self, state: str, reason: str = "") -> None:
@@ -79,7 +96,10 @@ class Ledger:
         self._append(self._status)
 
     def _write(self) -> None:
+        self._written = time.monotonic()
         self._status["updated"] = time.time()
+        spent = self._written - self._started
+        self._status["lost_seconds"] = max(0.0, spent - self._status["kept_seconds"])
         with contextlib.suppress(OSError):
             write_json(self._status_file, self._status, self._staging)
 
@@ -118,7 +138,9 @@ def _parse(text: str) -> dict[str, Any] | None:
         line = json.loads(text)
     except ValueError:
         return None
-    wanted = {"attempt": int, "state": str, "started": int | float, "updated": int | float}
+    wanted = {"attempt": int, "state": str} | dict.fromkeys(
+        ("started", "updated", "kept_seconds", "lost_seconds"), int | float
+    )
     if not isinstance(line, dict):
         return None
     return line if all(isinstance(line.get(key), kind) for key, kind in wanted.items()) else None

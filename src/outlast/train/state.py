@@ -158,6 +158,11 @@ class RunState:
         self.position = Position(saved.epoch, saved.step, saved.train_seconds)
         self.best_weights = saved.best_weights
 
+    @property
+    def seconds(self) -> float:
+        """Spent on what the state holds, over all attempts."""
+        return float(sum(self.history.column("seconds"))) + self.position.train_seconds
+
     def keep_best(self) -> None:
         """Remember the weights as they are now."""
         self.best_weights = {

@@ -180,7 +180,7 @@ class Trainer:
         resume(run, self._checkpoints, self.recipe, rule, ranks)
         refuse_single_rows(self.model, self._reader, self.data, self.config, ranks)
         if self._ledger:
-            self._ledger.begin(run.position.epoch, run.position.step)
+            self._ledger.begin(run.position.epoch, run.position.step, run.seconds)
         self._refuse_repetition()
         bars = Bars(progress, epochs, self.config.training.batch_size)
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
@@ -380,6 +380,8 @@ class Trainer:
             try:
                 self._checkpoints.save(state)
                 self._saved = state.progress
+                if self._ledger:
+                    self._ledger.keep(self.run.seconds)
             except OSError as error:
                 written = False
                 log.warning("state not saved (%s): the files are as before, going on", error)
