@@ -15,11 +15,13 @@ class Interrupt:
     """Remembers that this process was asked to stop.
 
     The loop looks at :attr:`received` at each step boundary. Saving inside a handler would
-    deadlock on whatever the interrupted code holds (Lightning issue 21406).
+    deadlock on whatever the interrupted code holds (Lightning issue 21406). :attr:`started` is
+    when the attempt began, before the imports.
     """
 
     def __init__(self) -> None:
-        """Nothing received yet."""
+        """Nothing received yet; the attempt begins."""
+        self.started = time.monotonic()
         self.received: signal.Signals | None = None
         self._first = 0.0
 

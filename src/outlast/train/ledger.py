@@ -25,14 +25,20 @@ SIGN_OF_LIFE_S = 5.0
 class Ledger:
     """Writes for one attempt; only rank 0 has one."""
 
-    def __init__(self, folder: Path, staging: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, staging: Path | None = None, started: float | None = None
+    ) -> None:
         """Close the book on a killed attempt, if there was one; number this one.
 
         Args:
             folder: Of the run.
             staging: Of the claim on it: when that is lost, nothing more is written.
+            started: When this attempt did, by ``time.monotonic()``. Default: now.
         """
         self._staging = staging
+        # by the clock that nobody can set
+        self._started = time.monotonic() if started is None else started
+        self._written = -math.inf
         self._status_file = folder / STATUS_JSON
         self._attempts_file = folder / ATTEMPTS_JSONL
         self.attempts = self._read_attempts()
@@ -45,24 +51,27 @@ class Ledger:
             "host": socket.gethostname(),
             "job": slurm.own_job(),
             "pid": os.getpid(),
-            "started": time.time(),
+            "started": time.time() - (time.monotonic() - self._started),
             "updated": time.time(),
             "from_epoch": None,
             "from_step": None,
+            "from_seconds": 0.0,
             "epoch": None,
             "step": None,
             "kept_seconds": 0.0,
             "lost_seconds": 0.0,
         }
-        # by the clock that nobody can set
-        self._started, self._before, self._written = time.monotonic(), 0.0, -math.inf
         self._write()
 
     @property
-    def seconds(self) -> float:
-        """Seconds that all attempts took, this one included."""
-        ended = sum(line["kept_seconds"] + line["lost_seconds"] for line in self.attempts)
-        return float(ended) + time.monotonic() - self._started
+    def lost_seconds(self) -> float:
+        """Seconds of all attempts, this one included, that no state has kept."""
+        ended = sum(line["lost_seconds"] for line in self.attempts)
+        return float(ended) + self._lost_so_far()
+
+    def _lost_so_far(self) -> float:
+        spent = time.monotonic() - self._started
+        return max(0.0, spent - float(self._status["kept_seconds"]))
 
     def begin(self, epoch: int, step: int, seconds: float) -> None:
         """Note where this attempt starts.
@@ -72,13 +81,28 @@ class Ledger:
             step: Steps done in the current one.
             seconds: Trained so far, over all attempts.
         """
-        self._status |= {"from_epoch": epoch, "from_step": step}
-        self._before = seconds
+        self._status |= {"from_epoch": epoch, "from_step": step, "from_seconds": seconds}
+        self._settle_killed(seconds)
         self.update(epoch, step)
+
+    def _settle_killed(self, seconds: float) -> None:
+        """Count what a killed attempt had saved behind its last sign of life: it is in the state.
+
+        Attempts that were killed before they began to train had nothing to save.
+        """
+        for line in reversed(self.attempts):
+            if line["state"] != "killed":
+                return
+            if line.get("from_epoch") is not None:
+                spent = line["kept_seconds"] + line["lost_seconds"]
+                kept = max(0.0, seconds - line["from_seconds"])
+                line |= {"kept_seconds": kept, "lost_seconds": max(0.0, spent - kept)}
+                self._write_attempts()
+                return
 
     def keep(self, seconds: float) -> None:
         """Note that a state with so many seconds of training is on the disk."""
-        self._status["kept_seconds"] = max(0.0, seconds - self._before)
+        self._status["kept_seconds"] = max(0.0, seconds - self._status["from_seconds"])
 
     def update(self, epoch: int, step: int) -> None:
         """Give a sign of life, at most every few seconds."""
@@ -97,14 +121,15 @@ class Ledger:
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        self._status["updated"] = time.time()
-        spent = self._written - self._started
-        self._status["lost_seconds"] = max(0.0, spent - self._status["kept_seconds"])
+        self._status |= {"updated": time.time(), "lost_seconds": self._lost_so_far()}
         with contextlib.suppress(OSError):
             write_json(self._status_file, self._status, self._staging)
 
     def _append(self, line: dict[str, Any]) -> None:
         self.attempts.append(line)
+        self._write_attempts()
+
+    def _write_attempts(self) -> None:
         # the whole file: a line added behind one that a kill cut off would be lost with it
         text = "".join(json.dumps(attempt) + "\n" for attempt in self.attempts)
         with contextlib.suppress(OSError):
@@ -139,7 +164,7 @@ def _parse(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     wanted = {"attempt": int, "state": str} | dict.fromkeys(
-        ("started", "updated", "kept_seconds", "lost_seconds"), int | float
+        ("started", "updated", "from_seconds", "kept_seconds", "lost_seconds"), int | float
     )
     if not isinstance(line, dict):
         return None

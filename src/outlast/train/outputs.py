@@ -46,7 +46,7 @@ class Outputs:
         ).save(self.folder / MODEL_BEST, self.claim.staging)
 
     def history(
-        self, run: RunState, stopped: str, attempts: int, worked_seconds: float
+        self, run: RunState, stopped: str, attempts: int, lost_seconds: float
     ) -> dict[str, Any]:
         """Return the content of history.json.
 
@@ -54,9 +54,8 @@ class Outputs:
             run: At its end.
             stopped: ``completed`` or ``early_stopping``.
             attempts: Starts of this run, this one included.
-            worked_seconds: Wall time of all of them.
+            lost_seconds: Of all of them, in no state.
         """
-        kept = sum(run.history.column("seconds"))
         return {
             **run.history.columns(),
             "best": self._best(run),
@@ -64,8 +63,8 @@ class Outputs:
             "stopped": stopped,
             "fingerprint": fingerprint(self.recipe),
             "attempts": attempts,
-            "kept_seconds": kept,
-            "lost_seconds": max(0.0, worked_seconds - kept),
+            "kept_seconds": sum(run.history.column("seconds")),
+            "lost_seconds": lost_seconds,
         }
 
     def write_history(self, content: dict[str, Any]) -> None:

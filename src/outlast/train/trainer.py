@@ -133,7 +133,9 @@ class Trainer:
         self._checkpoints = Checkpoints(folder, self._claim)
         self._failures, self._saved = Failures(folder, self._claim), (0, 0)
         interval = config.checkpoint.every_seconds
-        self._poll = Poll(self.distributed, interrupt or Interrupt(), interval, deadline)
+        interrupt = interrupt or Interrupt()
+        self._poll = Poll(self.distributed, interrupt, interval, deadline)
+        self._started = interrupt.started
         self._ledger: Ledger | None = None
         self._stopwatch = Stopwatch()
         self._trained: Row = {}
@@ -176,7 +178,7 @@ class Trainer:
         run, ranks = self.run, self.distributed
         rule = StoppingRule(epochs, patience, self._has_validation)
         if ranks.is_main:
-            self._ledger = Ledger(self._outputs.folder, self._claim.staging)
+            self._ledger = Ledger(self._outputs.folder, self._claim.staging, self._started)
         resume(run, self._checkpoints, self.recipe, rule, ranks)
         refuse_single_rows(self.model, self._reader, self.data, self.config, ranks)
         if self._ledger:
@@ -337,7 +339,7 @@ class Trainer:
         attempts, seconds = 0, 0.0
         if self._ledger:
             self._ledger.update(self.run.position.epoch, self.run.position.step)
-            attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.seconds
+            attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.lost_seconds
         content = self._outputs.history(self.run, stopped, attempts, seconds)
         if self._ledger:
             self._outputs.write_model(self.run)

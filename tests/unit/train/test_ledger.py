@@ -23,7 +23,7 @@ def test_an_attempt_leaves_a_line(tmp_path: Path) -> None:
     """From the first moment the status says running; the end adds the line of the attempt."""
     ledger = Ledger(tmp_path)
     assert status(tmp_path)["state"] == "running"
-    ledger.begin(2, 5)
+    ledger.begin(2, 5, 0.0)
     ledger.update(3, 1)
     ledger.end("interrupted", "why")
     (line,) = lines(tmp_path)
@@ -34,7 +34,7 @@ def test_an_attempt_leaves_a_line(tmp_path: Path) -> None:
 
 def test_a_killed_attempt_is_closed_by_the_next(tmp_path: Path) -> None:
     """A status that still says running becomes a line `killed`, with its last sign of life."""
-    Ledger(tmp_path).begin(4, 7)
+    Ledger(tmp_path).begin(4, 7, 0.0)
     second = Ledger(tmp_path)
     assert [line["state"] for line in lines(tmp_path)] == ["killed"]
     assert lines(tmp_path)[0]["epoch"] == 4
@@ -78,8 +78,8 @@ def test_a_status_that_is_no_json_is_forgotten(tmp_path: Path) -> None:
     assert status(tmp_path)["attempt"] == 1
 
 
-def test_seconds_add_up_over_attempts(tmp_path: Path) -> None:
-    """The seconds of a run are those of all its attempts, the pauses between them left out."""
+def test_lost_seconds_add_up_over_attempts(tmp_path: Path) -> None:
+    """Those of a run are those of all its attempts, the pauses between them left out."""
     for _ in range(3):
         ledger = Ledger(tmp_path)
         time.sleep(0.05)
@@ -87,13 +87,46 @@ def test_seconds_add_up_over_attempts(tmp_path: Path) -> None:
         time.sleep(0.2)
     last = Ledger(tmp_path)
     time.sleep(0.05)
-    assert 0.2 <= last.seconds < 0.4
+    assert 0.2 <= last.lost_seconds < 0.4
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_seconds_kept_and_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Kept is what the last state holds more than the first; the rest of the attempt is lost.
+
+    Whatever happens to the clock on the wall.
+    """
+    now, wall = 500.0, 1e9
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: wall)
+    ledger = Ledger(tmp_path)
+    now += 4  # of start-up
+    ledger.begin(2, 5, 60.0)
+    now += 10
+    ledger.keep(69.5)
+    wall -= 3600
+    now += 6
+    ledger.update(2, 9)
+    if killed:
+        Ledger(tmp_path)
+    else:
+        ledger.end("interrupted")
+    (line,) = lines(tmp_path)
+    assert (line["kept_seconds"], line["lost_seconds"]) == (9.5, 10.5)
+    again = Ledger(tmp_path)
+    assert again.lost_seconds == pytest.approx(10.5)
+    again.begin(2, 9, 72.0)  # a state that was written after the last sign of life
+    line = lines(tmp_path)[0]
+    expected = (12.0, 8.0) if killed else (9.5, 10.5)
+    assert (line["kept_seconds"], line["lost_seconds"]) == expected
 
 
 def test_signs_of_life_are_rare(tmp_path: Path) -> None:
     """Thousands of steps do not write thousands of files; the end writes the latest position."""
     ledger = Ledger(tmp_path)
-    ledger.begin(0, 0)
+    ledger.begin(0, 0, 0.0)
     before = (tmp_path / STATUS_JSON).stat().st_mtime_ns
     for step in range(2000):
         ledger.update(0, step)
@@ -109,7 +142,7 @@ def test_signs_of_life_are_rare(tmp_path: Path) -> None:
 )
 def test_damaged_books_end_no_run(tmp_path: Path, name: str, damage: bytes | None) -> None:
     """Whatever stands in them, or a folder in their place: the attempt begins and ends."""
-    Ledger(tmp_path).begin(1, 1)
+    Ledger(tmp_path).begin(1, 1, 0.0)
     path = tmp_path / name
     path.unlink(missing_ok=True)
     if damage is None:
@@ -117,8 +150,8 @@ def test_damaged_books_end_no_run(tmp_path: Path, name: str, damage: bytes | Non
     else:
         path.write_bytes(damage)
     ledger = Ledger(tmp_path)
-    ledger.begin(1, 1)
-    assert ledger.seconds >= 0
+    ledger.begin(1, 1, 0.0)
+    assert ledger.lost_seconds >= 0
     ledger.end("completed")
 
 
