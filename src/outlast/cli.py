@@ -61,6 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--out", type=Path, required=True, help="folder for the results")
     evaluate.set_defaults(verb=_evaluate)
 
+    inspect = verbs.add_parser("inspect", help="say what a state or model file holds")
+    inspect.add_argument("path", type=Path, help="model_resume.pt or model_best.pt")
+    inspect.set_defaults(verb=_inspect)
+
+    history = verbs.add_parser("history", help="list the attempts of a run")
+    history.add_argument("run", type=Path, help="run folder")
+    history.set_defaults(verb=_history)
+
     curves = verbs.add_parser("curves", help="draw the learning curves of a run")
     curves.add_argument("--history", type=Path, required=True, help="history.json")
     curves.add_argument("--out", type=Path, required=True, help="PNG to write")
@@ -153,6 +161,18 @@ def _evaluate(options: argparse.Namespace) -> None:
     from outlast.evaluate.score import evaluate
 
     evaluate(options.model, options.data, options.out)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from outlast.train.inspect import show_file
+
+    show_file(options.path)
+
+
+def _history(options: argparse.Namespace) -> None:
+    from outlast.train.attempts import show_attempts
+
+    show_attempts(options.run)
 
 
 def _curves(options: argparse.Namespace) -> None:

@@ -41,7 +41,7 @@ class Ledger:
         self._written = -math.inf
         self._status_file = folder / STATUS_JSON
         self._attempts_file = folder / ATTEMPTS_JSONL
-        self.attempts = self._read_attempts()
+        self.attempts = _read_lines(self._attempts_file)
         last = self._read_status()
         if last is not None and last["state"] == "running":
             self._append({**last, "state": "killed"})
@@ -145,9 +145,18 @@ class Ledger:
             self._append(status)
         return status if status["attempt"] not in numbers else None
 
-    def _read_attempts(self) -> list[dict[str, Any]]:
-        lines = [_parse(line) for line in _read_text(self._attempts_file).splitlines()]
-        return [line for line in lines if line is not None]
+
+def read_attempts(folder: Path) -> list[dict[str, Any]]:
+    """Return the attempts in a run folder in their order, the one that runs now included."""
+    lines = _read_lines(folder / ATTEMPTS_JSONL)
+    now = _parse(_read_text(folder / STATUS_JSON))
+    numbers = {line["attempt"] for line in lines}
+    return [*lines, now] if now is not None and now["attempt"] not in numbers else lines
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    lines = [_parse(line) for line in _read_text(path).splitlines()]
+    return [line for line in lines if line is not None]
 
 
 def _read_text(path: Path) -> str:
