@@ -208,7 +208,7 @@ def resumed(folder: Path, ranks: Distributed) -> dict[str, Any]:
         advance(order)
         steps.append(1)
         if len(steps) == 6 and ranks.rank == ranks.world_size - 1:
-            first._poll._interrupt._note(15, None)
+            first._keeper.poll._interrupt._note(15, None)
 
     first._train_step = stepping  # type: ignore[method-assign]
     try:

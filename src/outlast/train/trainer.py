@@ -1,6 +1,5 @@
 """The loop: train an epoch, validate, keep the best, save; and go on where a kill left it."""
 
-import contextlib
 import logging
 import time
 from pathlib import Path
@@ -15,29 +14,22 @@ from outlast.data.dataset import DataSet
 from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
 from outlast.distributed import Distributed
 from outlast.errors import (
-    InterruptedRunError,
-    LostClaimError,
     NonFiniteLossError,
-    RepeatedFailureError,
 )
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
 from outlast.objective.objective import Objective
 from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
-from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.deadline import Deadline
-from outlast.train.failure import Failures
 from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
-from outlast.train.ledger import Ledger
+from outlast.train.keeper import Keeper
 from outlast.train.lines import best_line, epoch_line
 from outlast.train.meter import Meter
 from outlast.train.outputs import Outputs
-from outlast.train.poll import Poll
 from outlast.train.progress import Bars
-from outlast.train.resume import resume
 from outlast.train.schedule import build_schedule
 from outlast.train.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
@@ -98,9 +90,6 @@ class Trainer:
             interrupt: Set when the process was asked to stop.
             claim: On the folder; by default nobody else can be there.
             deadline: The end of the job; none by default.
-
-        Raises:
-            ConfigError: The selection metric is for two classes, and the data have more.
         """
         training = config.training
         study = model if isinstance(model, StudyNetwork) else StudyNetwork(model)
@@ -126,17 +115,19 @@ class Trainer:
             position=Position(),
             best_weights={},
         )
-        self._claim = claim or Unclaimed(folder)
-        self._outputs = Outputs(
-            folder, self._claim, data, objective, config, self.recipe, self.metric
+        claim = claim or Unclaimed(folder)
+        self._keeper = Keeper(
+            self.run,
+            self.recipe,
+            Outputs(folder, claim, data, objective, config, self.recipe, self.metric),
+            self._check,
+            folder=folder,
+            distributed=self.distributed,
+            every_seconds=config.checkpoint.every_seconds,
+            interrupt=interrupt,
+            claim=claim,
+            deadline=deadline,
         )
-        self._checkpoints = Checkpoints(folder, self._claim)
-        self._failures, self._saved = Failures(folder, self._claim), (0, 0)
-        interval = config.checkpoint.every_seconds
-        interrupt = interrupt or Interrupt()
-        self._poll = Poll(self.distributed, interrupt, interval, deadline)
-        self._started = interrupt.started
-        self._ledger: Ledger | None = None
         self._stopwatch = Stopwatch()
         self._trained: Row = {}
         self._validation: Validation | None = None
@@ -167,23 +158,15 @@ class Trainer:
         try:
             return self._train(epochs, early_stopping_patience, progress)
         except BaseException as error:
-            if self._ledger:
-                with contextlib.suppress(OSError, LostClaimError):  # the error itself is the news
-                    self._failures.note(error, self.recipe, self._saved)
-                # unless it has been closed with a better reason
-                self._ledger.end("failed", f"{type(error).__name__}: {error}")
+            self._keeper.fail(error)
             raise
 
     def _train(self, epochs: int, patience: int, progress: Progress | None) -> dict[str, Any]:
-        run, ranks = self.run, self.distributed
+        run = self.run
         rule = StoppingRule(epochs, patience, self._has_validation)
-        if ranks.is_main:
-            self._ledger = Ledger(self._outputs.folder, self._claim.staging, self._started)
-        resume(run, self._checkpoints, self.recipe, rule, ranks)
-        refuse_single_rows(self.model, self._reader, self.data, self.config, ranks)
-        if self._ledger:
-            self._ledger.begin(run.position.epoch, run.position.step, run.seconds)
-        self._refuse_repetition()
+        self._keeper.resume(rule)
+        refuse_single_rows(self.model, self._reader, self.data, self.config, self.distributed)
+        self._keeper.begin()
         bars = Bars(progress, epochs, self.config.training.batch_size)
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
             bars.start_epoch(run.position.epoch, run.position.step, self.num_steps)
@@ -195,14 +178,7 @@ class Trainer:
         if stopped == "early_stopping":
             stalled = run.selection.epochs_since_best
             log.info("early stopping: no better %s for %d epochs", self.metric, stalled)
-        return self._finish(stopped)
-
-    def _refuse_repetition(self) -> None:
-        """Leave at once when an earlier attempt failed from this very state. Collective."""
-        self._saved = self.run.position.epoch, self.run.position.step
-        why = self._failures.why_refused(self.recipe, self._saved) if self._ledger else None
-        if why := self.distributed.broadcast(why):
-            raise RepeatedFailureError(why)
+        return self._keeper.finish(stopped)
 
     def train_epoch(
         self, progress: Progress | None = None, task_id: TaskID | None = None
@@ -228,7 +204,7 @@ class Trainer:
             self._train_step(batch_of(order, run.position.step, self.config.training.batch_size))
             run.position.step += 1
             _advance(progress, task_id)
-            self._at_boundary()
+            self._keeper.at_boundary(self.num_steps)
         self._refuse_non_finite()
         self._trained = means(run.meter.totals(), len(rows))
         self._stopwatch.stop(run.position)
@@ -281,7 +257,7 @@ class Trainer:
 
         def at_boundary() -> None:
             _advance(progress, task_id)
-            self._at_boundary()
+            self._keeper.at_boundary(self.num_steps)
 
         self._step.gradients.sync_buffers()
         result = self._validator.validate(seed_batch, at_boundary)
@@ -325,70 +301,20 @@ class Trainer:
         self._start_next_epoch()
         if self.distributed.is_main and (unsaved := self._untracked.changed()):
             log.warning(UNSAVED, ", ".join(unsaved))
-        self._save()
-        if is_best and self.distributed.is_main:
-            with contextlib.suppress(OSError):  # a full disk: the state has warned of it
-                self._outputs.write_model(run)  # for people who look; the declared one comes last
+        self._keeper.save()
+        if is_best:
+            self._keeper.show_best()
 
     def _start_next_epoch(self) -> None:
         self.run.start_next_epoch()
         self._epoch_returned = False
 
-    def _finish(self, stopped: str) -> dict[str, Any]:
-        """Write the declared outputs; all ranks leave together."""
-        attempts, seconds = 0, 0.0
-        if self._ledger:
-            self._ledger.update(self.run.position.epoch, self.run.position.step)
-            attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.lost_seconds
-        content = self._outputs.history(self.run, stopped, attempts, seconds)
-        if self._ledger:
-            self._outputs.write_model(self.run)
-            self._outputs.write_history(content)
-            self._failures.clear()
-            self._ledger.end("completed", stopped)
-        self.distributed.barrier()
-        return content
-
-    def _at_boundary(self) -> None:
-        """Save or stop here, if it is time. Every rank passes the same boundaries."""
-        position = self.run.position
-        if self._ledger:
-            self._ledger.update(position.epoch, position.step)
-        answer = self._poll.ask()
-        saved = self._save() if answer.save else None
-        if answer.stop:
-            kept = "the state is saved" if saved else "an older state is kept"
-            message = (
-                f"{answer.stop}: interrupted in epoch {position.epoch + 1} after step"
-                f" {position.step} of {self.num_steps}: {kept}, start the run again to go on"
-            )
-            if self._ledger:
-                self._ledger.end("interrupted", message)
-            self.distributed.barrier()  # torchrun kills the others as soon as one has left
-            raise InterruptedRunError(message)
-
-    def _save(self) -> bool:
-        """Write the rolling state; tell (rank 0 knows) whether that worked.
-
-        A full disk costs a warning and an interval, not the run.
-        """
+    def _check(self) -> None:
+        """Refuse to save what no attempt should go on from. Collective."""
         self._stopwatch.read(self.run.position)
-        started = time.monotonic()
         self._refuse_non_finite()
         if self.distributed.is_main:
             self.data.check_unchanged()
-        state, written = self.run.capture(self.recipe), True
-        if self.distributed.is_main:
-            try:
-                self._checkpoints.save(state)
-                self._saved = state.progress
-                if self._ledger:
-                    self._ledger.keep(self.run.seconds)
-            except OSError as error:
-                written = False
-                log.warning("state not saved (%s): the files are as before, going on", error)
-        self._poll.note_save(time.monotonic() - started)
-        return written
 
     def _refuse_non_finite(self) -> None:
         """Stop before a state with NaN in it is saved or scored. Collective."""
@@ -400,14 +326,11 @@ class Trainer:
         step, what = found
         order = self._order()
         rows = batch_of(order, step, training.batch_size).tolist()
-        message = (
+        raise NonFiniteLossError(
             f"the {what} is not finite at step {step + 1} of epoch {position.epoch + 1}, learning"
             f" rate {self.run.optimizer.param_groups[0]['lr']:g}, rows {rows}: lower"
             " training.learning_rate, set data.normalize, or look at these rows"
         )
-        if self._ledger:
-            self._ledger.end("failed", message)
-        raise NonFiniteLossError(message)
 
     def _refuse_non_finite_weights(self) -> None:
         """Stop where a step of finite size has carried a weight beyond its dtype."""

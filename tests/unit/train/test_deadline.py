@@ -117,7 +117,7 @@ def test_a_run_stops_in_time_and_goes_on_exactly(tmp_path: Path) -> None:
     said = []
     for _ in range(20):
         trainer = make_trainer(tmp_path / "run")
-        trainer._poll._deadline = Soon()
+        trainer._keeper.poll._deadline = Soon()
         try:
             history = trainer.train(6)
         except InterruptedRunError as error:

@@ -30,15 +30,15 @@ def best_of(folder: Path) -> torch.Tensor:
 def stop_after(trainer: Trainer, boundaries: int) -> None:
     """Set the flag of the trainer at a boundary, as a signal would."""
     interrupt, seen = Interrupt(), iter(range(1, boundaries + 1))
-    trainer._poll._interrupt = interrupt
-    real = trainer._poll.ask
+    trainer._keeper.poll._interrupt = interrupt
+    real = trainer._keeper.poll.ask
 
     def ask() -> Any:
         if next(seen, boundaries) == boundaries:
             interrupt._note(15, None)
         return real()
 
-    trainer._poll.ask = ask  # type: ignore[method-assign]
+    trainer._keeper.poll.ask = ask  # type: ignore[method-assign]
 
 
 def changing(**training: Any) -> Config:
