@@ -1,0 +1,78 @@
+"""Writing beside the training: no step waits for the disk."""
+
+import copy
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+
+class Writer:
+    """One thread, and at most one file in flight."""
+
+    def __init__(self) -> None:
+        """Start no thread yet."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outlast-writer")
+        self._job: Future[float] | None = None
+        self._then: Callable[[float], None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a file is being written."""
+        return self._job is not None and not self._job.done()
+
+    def submit(self, write: Callable[[], Any], then: Callable[[float], None]) -> None:
+        """Write in the background, after what is in flight.
+
+        Args:
+            write: Called in the thread; it must touch nothing that training changes.
+            then: Called with the seconds that it took, by :meth:`reap`, if it has succeeded.
+
+        Raises:
+            Exception: What was in flight has failed; ``write`` is not called then.
+        """
+        self.drain()
+
+        def timed() -> float:
+            started = time.monotonic()
+            write()
+            return time.monotonic() - started
+
+        self._job, self._then = self._pool.submit(timed), then
+
+    def reap(self) -> None:
+        """Take note of what has been written.
+
+        Raises:
+            Exception: That of a write that has failed.
+        """
+        if self._job is None or not self._job.done():
+            return
+        job, then = self._job, self._then
+        self._job = self._then = None
+        seconds = job.result()
+        assert then is not None, "submitted together"
+        then(seconds)
+
+    def drain(self) -> None:
+        """Wait for what is in flight, and take note of it.
+
+        Raises:
+            Exception: That of a write that has failed.
+        """
+        if self._job is not None:
+            self._job.exception()  # waits
+            self.reap()
+
+
+def snapshot(value: Any) -> Any:
+    """Return a copy on the CPU of nested plain values and tensors, which training may change."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: snapshot(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(snapshot, value))
+    return copy.deepcopy(value)
