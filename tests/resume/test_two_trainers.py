@@ -59,7 +59,7 @@ def test_the_second_goes_on_when_the_first_is_killed(
     data: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """At once: a process of this machine that is gone has no claim."""
-    run = Run(tmp_path / "run", data, wait_s=0.08)
+    run = Run(tmp_path / "run", data, wait_s=0.3)
     first = run.start()
     wait_for(run.trains, run)
     second = run.start()
@@ -75,7 +75,7 @@ def test_the_second_goes_on_when_the_first_is_killed(
 
 def test_who_waits_can_be_stopped(data: Path, tmp_path: Path) -> None:
     """SIGTERM ends the waiting in one line; the first trains on."""
-    run = Run(tmp_path / "run", data, wait_s=0.2)
+    run = Run(tmp_path / "run", data, wait_s=0.3)
     first = run.start()
     wait_for(run.trains, run)
     second = run.start()

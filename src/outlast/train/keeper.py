@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from outlast.train.poll import Poll
 from outlast.train.resume import resume
 from outlast.train.selection import StoppingRule
 from outlast.train.state import RunState
+from outlast.train.writer import Writer, copy_of
 
 log = logging.getLogger("outlast")
 
@@ -57,7 +59,7 @@ class Keeper:
             folder: Of the run.
             distributed: The ranks.
             claim: On the folder.
-            every_seconds: Between periodic saves.
+            every_seconds: Between periodic saves; 0: at every boundary, and waited for.
             interrupt: This rank's flag.
             deadline: The end of the job; none by default.
         """
@@ -67,7 +69,10 @@ class Keeper:
         self._checkpoints = Checkpoints(folder, self._claim)
         self._failures = Failures(folder, self._claim)
         interrupt = interrupt or Interrupt()
-        self.poll = Poll(distributed, interrupt, every_seconds, deadline)
+        self._writer, self._waits = Writer(), every_seconds == 0
+        self.poll = Poll(
+            distributed, interrupt, every_seconds, deadline, lambda: self._writer.is_busy
+        )
         self._started = interrupt.started
         self._ledger: Ledger | None = None
         self._saved = (0, 0)
@@ -100,8 +105,9 @@ class Keeper:
         position = self._run.position
         if self._ledger:
             self._ledger.update(position.epoch, position.step)
+        self._tell(self._writer.reap)
         answer = self.poll.ask()
-        saved = self.save() if answer.save else None
+        saved = self.save(wait=answer.stop is not None) if answer.save else None
         if answer.stop:
             kept = "the state is saved" if saved else "an older state is kept"
             message = (
@@ -113,36 +119,59 @@ class Keeper:
             self._distributed.barrier()  # torchrun kills the others as soon as one has left
             raise InterruptedRunError(message)
 
-    def save(self) -> bool:
-        """Write the rolling state; tell (rank 0 knows) whether that worked. Collective.
+    def save(self, *, is_best: bool = False, wait: bool = False) -> bool:
+        """Copy the state, and write it beside the training. Collective.
 
         A full disk costs a warning and an interval, not the run.
+
+        Args:
+            is_best: Write the best model too, for people who look; the declared one comes last.
+            wait: Until the state is on the disk.
+
+        Returns:
+            Whether it is (rank 0 knows), or is on its way there.
         """
         started = time.monotonic()
         self._check()
         state, written = self._run.capture(self._recipe), True
         if self._distributed.is_main:
-            try:
-                self._checkpoints.save(state)
-                self._saved = state.progress
-                if self._ledger:
-                    self._ledger.keep(self._run.seconds)
-            except OSError as error:
-                written = False
-                log.warning("state not saved (%s): the files are as before, going on", error)
-        self.poll.note_save(time.monotonic() - started)
+            self._tell(self._writer.drain)
+            model = self._outputs.model(self._run) if is_best else None
+            copied = copy_of(state)
+
+            def write() -> None:
+                self._checkpoints.save(copied)
+                if model is not None:
+                    with contextlib.suppress(OSError):  # a full disk: the next state warns of it
+                        self._outputs.write_model(model)
+
+            self._writer.submit(write, partial(self._note_saved, state.progress, self._run.seconds))
+            if wait or self._waits:
+                written = self._tell(self._writer.drain)
+        self.poll.note_stall(time.monotonic() - started)
         return written
 
-    def show_best(self) -> None:
-        """Write the model for people who look; the declared output comes last."""
-        if self._distributed.is_main:
-            with contextlib.suppress(OSError):  # a full disk: the state has warned of it
-                self._outputs.write_model(self._run)
+    def _note_saved(self, progress: tuple[int, int], trained: float, took: float) -> None:
+        self._saved = progress
+        if self._ledger:
+            self._ledger.keep(trained)
+        self.poll.note_write(took)
+
+    def _tell(self, collect: Callable[[], None]) -> bool:
+        """Take note of a write that has ended; tell when it has failed."""
+        try:
+            collect()
+        except OSError as error:
+            log.warning("state not saved (%s): the files are as before, going on", error)
+            return False
+        return True
 
     def fail(self, error: BaseException) -> None:
         """Note why the attempt ends, unless it has been closed with a better reason."""
         if self._ledger:
-            with contextlib.suppress(OSError, LostClaimError):  # the error itself is the news
+            with contextlib.suppress(OSError, OutlastError):  # the error itself is the news
+                self._writer.drain()
+            with contextlib.suppress(OSError, LostClaimError):
                 self._failures.note(error, self._recipe, self._saved)
             is_ours = isinstance(error, OutlastError)
             self._ledger.end("failed", f"{'' if is_ours else f'{type(error).__name__}: '}{error}")
@@ -154,12 +183,13 @@ class Keeper:
             The content of history.json (on rank 0; the others lack the attempts).
         """
         attempts, seconds = 0, 0.0
+        self._tell(self._writer.drain)
         if self._ledger:
             self._ledger.update(self._run.position.epoch, self._run.position.step)
             attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.lost_seconds
         content = self._outputs.history(self._run, stopped, attempts, seconds)
         if self._ledger:
-            self._outputs.write_model(self._run)
+            self._outputs.write_model(self._outputs.model(self._run))
             self._outputs.write_history(content)
             self._failures.clear()
             self._ledger.end("completed", stopped)

@@ -28,11 +28,10 @@ class Outputs:
     recipe: Recipe
     metric: str
 
-    def write_model(self, run: RunState) -> None:
-        """Write model_best.pt."""
-        self.claim.ensure()
+    def model(self, run: RunState) -> ModelFile:
+        """Return what model_best.pt shall hold; training changes nothing of it."""
         weights, heads = split_weights(run.best_weights)
-        ModelFile(
+        return ModelFile(
             weights=weights,
             heads=heads,
             config=self.config.model_dump(mode="json", include=NUMBER_SECTIONS),
@@ -43,7 +42,12 @@ class Outputs:
             data_content=self.data.content,
             best=self._best(run),
             fingerprint=fingerprint(self.recipe),
-        ).save(self.folder / MODEL_BEST, self.claim.staging)
+        )
+
+    def write_model(self, model: ModelFile) -> None:
+        """Write model_best.pt."""
+        self.claim.ensure()
+        model.save(self.folder / MODEL_BEST, self.claim.staging)
 
     def history(
         self, run: RunState, stopped: str, attempts: int, lost_seconds: float

@@ -1,6 +1,7 @@
 """At a step boundary: is it time to save, or to stop? All ranks get the same answer."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ from outlast.train.interrupt import Interrupt
 
 # With several ranks each question is a collective. Asked this often, it costs nothing.
 ASK_EVERY_S = 0.05
+# Periodic saves stretch their interval, so that training waits for no more than this share of the
+# time, and that a slow disk is not busy with us all the time.
+STALL_SHARE, WRITE_SHARE = 0.005, 0.5
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Poll:
         interrupt: Interrupt,
         every_seconds: float,
         deadline: Deadline | None = None,
+        is_writing: Callable[[], bool] = lambda: False,
     ) -> None:
         """Start the clock.
 
@@ -47,11 +52,13 @@ class Poll:
             interrupt: This rank's flag.
             every_seconds: Between periodic saves; 0 saves at every boundary.
             deadline: The end of the job, on rank 0.
+            is_writing: Tells whether the last save is still on its way; then none is due.
         """
         self._distributed, self._interrupt = distributed, interrupt
-        self._deadline = deadline or Deadline()
+        self._deadline, self._is_writing = deadline or Deadline(), is_writing
         self._every_seconds = every_seconds
         self._countdown = self._interval = 1
+        self._stall = self._write = 0.0
         self._last_save = self._last_question = time.monotonic()
 
     def ask(self) -> Answer:
@@ -83,13 +90,21 @@ class Poll:
             return received.name if received else "signal on another rank"
         return "the walltime is near" if is_late else None
 
-    def note_save(self, seconds: float) -> None:
-        """Note that a save has just ended, and how long it took."""
+    def note_stall(self, seconds: float) -> None:
+        """Note that a state has just been copied, and how long training waited for that."""
         self._last_save = time.monotonic()
-        self._deadline.note_save(seconds)
+        self._stall = seconds
+
+    def note_write(self, seconds: float) -> None:
+        """Note how long a state took to the disk."""
+        self._write = seconds
+        self._deadline.note_save(self._stall + seconds)
 
     def _is_save_due(self) -> bool:
-        return time.monotonic() - self._last_save >= self._every_seconds
+        if self._every_seconds == 0:
+            return True
+        interval = max(self._every_seconds, self._stall / STALL_SHARE, self._write / WRITE_SHARE)
+        return time.monotonic() - self._last_save >= interval and not self._is_writing()
 
     def _propose_interval(self) -> int:
         now = time.monotonic()

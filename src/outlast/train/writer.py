@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from outlast.train.state import SavedState
+
 
 class Writer:
     """One thread, and at most one file in flight."""
@@ -67,12 +69,18 @@ class Writer:
             self.reap()
 
 
-def snapshot(value: Any) -> Any:
-    """Return a copy on the CPU of nested plain values and tensors, which training may change."""
+def copy_of(state: SavedState) -> SavedState:
+    """Return a copy on the CPU that training does not change."""
+    # the best weights are a copy already, and replaced as a whole
+    values = state.as_dict() | {"best_weights": {}}
+    return SavedState(**_copied(values) | {"best_weights": state.best_weights})
+
+
+def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: snapshot(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(snapshot, value))
+        return type(value)(map(_copied, value))
     return copy.deepcopy(value)
