@@ -1,0 +1,233 @@
+"""Writing beside the training: nothing waits, nothing is mixed up, nothing is lost."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_run import make_trainer, small_config, small_data, study_config, study_data
+
+from outlast.distributed import Distributed
+from outlast.errors import InterruptedRunError, LostClaimError
+from outlast.files import write_atomically
+from outlast.train import checkpoint
+from outlast.train.interrupt import Interrupt
+from outlast.train.poll import Poll
+from outlast.train.trainer import Trainer
+from outlast.train.writer import Writer, copy_of
+
+
+class Disk:
+    """A disk that takes its time, or fails; counts what it was asked."""
+
+    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self.seconds, self.error = seconds, error
+        self.writes = self.at_once = self.most_at_once = 0
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> None:
+        self.writes += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        time.sleep(self.seconds)
+        self.at_once -= 1
+        if self.error is not None:
+            raise self.error
+        write_atomically(*arguments, **keywords)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """The disk of the states."""
+    slow = Disk()
+    monkeypatch.setattr(checkpoint, "write_atomically", slow)
+    return slow
+
+
+def long_epoch(folder: Path, every_seconds: float) -> Trainer:
+    """A trainer whose epoch has 400 steps."""
+    data = small_data(train=3200)
+    return make_trainer(folder, data, small_config(every_seconds, batch_size=8))
+
+
+def test_no_step_waits_for_a_slow_disk(tmp_path: Path, disk: Disk) -> None:
+    """However many saves are due meanwhile, and there is one at a time."""
+    disk.seconds = 2.0
+    trainer = long_epoch(tmp_path, 0.01)
+    boundary, waits = trainer._keeper.at_boundary, []
+
+    def timed(num_steps: int) -> None:
+        started = time.monotonic()
+        boundary(num_steps)
+        waits.append(time.monotonic() - started)
+
+    trainer._keeper.at_boundary = timed  # type: ignore[method-assign]
+    trainer.train_epoch()
+    assert len(waits) == 400
+    assert max(waits) < 1
+    trainer._keeper._writer.drain()
+    assert disk.most_at_once == 1
+    assert (tmp_path / "model_resume.pt").exists()
+
+
+def test_a_state_is_that_of_its_boundary(tmp_path: Path, disk: Disk) -> None:
+    """Whatever training does while it is on its way to the disk."""
+    disk.seconds = 0.5
+    trainer = make_trainer(tmp_path, study_data(train=400), study_config(0.05, optimizer="sgd"))
+    real, seen = trainer.run.capture, {}
+
+    def capture(recipe: Any) -> Any:
+        state = real(recipe)
+        seen[state.step] = torch.cat([value.flatten() for value in trainer.study.parameters()])
+        seen[state.step] = seen[state.step].detach().clone()
+        return state
+
+    trainer.run.capture = capture  # type: ignore[method-assign]
+    trainer.train_epoch()
+    trainer._keeper._writer.drain()
+    state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+    names = [name for name, _ in trainer.study.named_parameters()]
+    found = torch.cat([state["weights"][name].flatten() for name in names])
+    assert torch.equal(found, seen[state["step"]])
+    now = torch.cat([value.flatten() for value in trainer.study.parameters()])
+    assert not torch.equal(found, now), "training has gone on meanwhile"
+
+
+def test_a_copy_shares_nothing_with_the_run(tmp_path: Path) -> None:
+    """Neither tensors nor lists, apart from the best weights, which nobody changes."""
+    trainer = make_trainer(tmp_path, study_data(), study_config())
+    trainer.train(2)
+    state = trainer.run.capture(trainer.recipe)
+    copied = copy_of(state)
+
+    def leaves(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            return [leaf for item in value.values() for leaf in leaves(item)]
+        if isinstance(value, list):
+            return [value, *(leaf for item in value for leaf in leaves(item))]
+        return [value] if isinstance(value, torch.Tensor) else []
+
+    for key, value in state.as_dict().items():
+        ours, theirs = leaves(value), leaves(copied.as_dict()[key])
+        assert len(ours) == len(theirs)
+        if key != "best_weights":
+            assert not {id(leaf) for leaf in ours} & {id(leaf) for leaf in theirs}, key
+            tensors = [leaf for leaf in ours if isinstance(leaf, torch.Tensor) and leaf.numel()]
+            places = {leaf.data_ptr() for leaf in theirs if isinstance(leaf, torch.Tensor)}
+            assert not {leaf.data_ptr() for leaf in tensors} & places, key
+
+
+def test_what_is_on_its_way_arrives_at_the_end(tmp_path: Path, disk: Disk) -> None:
+    """The run ends when its last state is on the disk."""
+    disk.seconds = 0.3
+    make_trainer(tmp_path, config=small_config(60)).train(3)
+    assert disk.at_once == 0
+    state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (3, 0)
+
+
+def test_a_signal_waits_for_its_state(tmp_path: Path, disk: Disk) -> None:
+    """`the state is saved` is said of a file that is there, though another was on its way."""
+    disk.seconds = 0.3
+    trainer = long_epoch(tmp_path, 0.01)
+    threading.Timer(0.15, trainer._keeper.poll._interrupt._note, (15, None)).start()
+    with pytest.raises(InterruptedRunError, match="the state is saved") as caught:
+        trainer.train(1)
+    state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+    assert f"after step {state['step']} of 400" in str(caught.value)
+    assert disk.most_at_once == 1
+
+
+def test_an_error_waits_for_the_state_before_it(tmp_path: Path, disk: Disk) -> None:
+    """A bug in a step does not cost the state that was on its way."""
+    disk.seconds = 0.5
+    trainer = long_epoch(tmp_path, 0.01)
+    real, steps = trainer._train_step, []
+
+    def broken(rows: Any) -> None:
+        real(rows)
+        steps.append(1)
+        if len(steps) == 100:
+            raise ZeroDivisionError
+
+    trainer._train_step = broken  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        trainer.train(1)
+    assert disk.at_once == 0
+    assert torch.load(tmp_path / "model_resume.pt", weights_only=True)["step"] > 0
+
+
+def test_a_disk_that_fails_beside_the_training_is_told(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning, and training goes on; the next write works again."""
+    monkeypatch.setattr(logging.getLogger("outlast"), "propagate", True)
+    disk.error = OSError(28, "No space left on device")
+    trainer = long_epoch(tmp_path, 0.05)
+    trainer.train_epoch()
+    trainer._keeper._tell(trainer._keeper._writer.drain)
+    assert "state not saved ([Errno 28] No space left on device)" in caplog.text
+    assert not (tmp_path / "model_resume.pt").exists()
+    disk.error = None
+    trainer._keeper.save(wait=True)
+    assert (tmp_path / "model_resume.pt").exists()
+
+
+def test_a_claim_that_is_lost_beside_the_training_ends_it(tmp_path: Path, disk: Disk) -> None:
+    """At the next boundary, without another write."""
+    disk.error = LostClaimError("another has it")
+    trainer = long_epoch(tmp_path, 0.01)
+    with pytest.raises(LostClaimError):
+        trainer.train(1)
+    assert disk.writes == 1
+    assert trainer.run.position.step < 400
+
+
+def test_an_error_is_told_once() -> None:
+    """By the call that comes next; the writer works on."""
+    writer, done = Writer(), []
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    writer.submit(fail, done.append)
+    with pytest.raises(ValueError, match="no"):
+        writer.submit(lambda: None, done.append)
+    writer.drain()
+    assert done == []
+    writer.submit(lambda: time.sleep(0.05), done.append)
+    assert writer.is_busy
+    writer.drain()
+    assert not writer.is_busy
+    assert 0.05 <= done[0] < 1
+
+
+@pytest.mark.parametrize(
+    ("every", "stall", "write", "interval"),
+    [(10, 0, 0, 10), (10, 0.04, 4, 10), (10, 0.1, 0, 20), (10, 0, 30, 60), (0, 9, 9, 0)],
+)
+def test_the_interval_stretches(
+    every: float, stall: float, write: float, interval: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stalls take no more than half a percent, the disk is ours half the time; 0 stays 0."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    poll = Poll(Distributed(), Interrupt(), every)
+    poll.note_stall(stall)
+    poll.note_write(write)
+    now = 100 + interval - 0.01
+    assert poll.ask().save == (interval == 0)
+    now = 100 + interval + 0.01
+    assert poll.ask().save
+
+
+def test_none_is_due_while_one_is_on_its_way() -> None:
+    """However slow it is."""
+    busy = True
+    poll = Poll(Distributed(), Interrupt(), 1e-9, None, lambda: busy)
+    time.sleep(0.01)
+    assert not poll.ask().save
+    busy = False
+    assert poll.ask().save
