@@ -82,10 +82,10 @@ class Ledger:
             seconds: Trained so far, over all attempts.
         """
         self._status |= {"from_epoch": epoch, "from_step": step, "from_seconds": seconds}
-        self._settle_killed(seconds)
+        self._settle_killed(epoch, step, seconds)
         self.update(epoch, step)
 
-    def _settle_killed(self, seconds: float) -> None:
+    def _settle_killed(self, epoch: int, step: int, seconds: float) -> None:
         """Count what a killed attempt had saved behind its last sign of life: it is in the state.
 
         Attempts that were killed before they began to train had nothing to save.
@@ -97,6 +97,8 @@ class Ledger:
                 spent = line["kept_seconds"] + line["lost_seconds"]
                 kept = max(0.0, seconds - line["from_seconds"])
                 line |= {"kept_seconds": kept, "lost_seconds": max(0.0, spent - kept)}
+                if (epoch, step) > (line["epoch"], line["step"]):
+                    line |= {"epoch": epoch, "step": step}
                 self._write_attempts()
                 return
 

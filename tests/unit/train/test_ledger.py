@@ -117,8 +117,9 @@ def test_seconds_kept_and_lost(
     assert (line["kept_seconds"], line["lost_seconds"]) == (9.5, 10.5)
     again = Ledger(tmp_path)
     assert again.lost_seconds == pytest.approx(10.5)
-    again.begin(2, 9, 72.0)  # a state that was written after the last sign of life
+    again.begin(2, 11, 72.0)  # a state that was written after the last sign of life
     line = lines(tmp_path)[0]
+    assert (line["epoch"], line["step"]) == (2, 11 if killed else 9)
     expected = (12.0, 8.0) if killed else (9.5, 10.5)
     assert (line["kept_seconds"], line["lost_seconds"]) == expected
 
