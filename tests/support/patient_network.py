@@ -13,16 +13,19 @@ from torch import Tensor, nn
 
 
 class PatientNet(nn.Module):
-    """Two linear layers with dropout and batch normalization: both have something to lose."""
+    """Two linear layers with dropout and batch normalization: both have something to lose.
 
-    def __init__(self, num_inputs: int, num_outputs: int, width: int = 24):
+    ``plain``: without them, so that the numbers do not depend on how a batch is cut.
+    """
+
+    def __init__(self, num_inputs: int, num_outputs: int, width: int = 24, plain: bool = False):
         super().__init__()
         self.body = nn.Sequential(
             nn.Flatten(),
             nn.Linear(num_inputs, width),
-            nn.BatchNorm1d(width),
+            nn.Identity() if plain else nn.BatchNorm1d(width),
             nn.ReLU(),
-            nn.Dropout(0.3),
+            nn.Identity() if plain else nn.Dropout(0.3),
         )
         self.head = nn.Linear(width, num_outputs)
 
