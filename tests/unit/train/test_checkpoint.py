@@ -1,6 +1,8 @@
 import io
 import os
 import pickle
+import random
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -195,6 +197,69 @@ def test_no_damaged_file_is_ever_loaded(tmp_path: Path) -> None:
         (aside,) = tmp_path.glob("model_resume.damaged-*.pt")
         assert aside.read_bytes() == content, name
         aside.unlink()
+
+
+def mutate(content: bytes, dice: random.Random, foreign: list[bytes]) -> bytes:
+    """Damage a file in one of many ways, or put something else in its place."""
+    changed, place = bytearray(content), dice.randrange(len(content))
+    kind = dice.choice(["cut", "flip", "flip", "insert", "remove", "fill", "foreign"])
+    if kind == "cut":
+        return content[:place]
+    if kind == "flip":
+        for _ in range(dice.randrange(1, 9)):
+            changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
+    elif kind == "insert":
+        changed[place:place] = dice.randbytes(dice.randrange(1, 300))
+    elif kind == "remove":
+        del changed[place : place + dice.randrange(1, 300)]
+    elif kind == "fill":
+        end = min(len(changed), place + dice.randrange(1, 300))
+        changed[place:end] = dice.randbytes(end - place)
+    else:
+        return dice.choice(foreign)
+    return bytes(changed)
+
+
+# ten thousand in all
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_thousand_mutated_pairs_of_generations(tmp_path: Path, seed: int) -> None:
+    """None is trained from, none is run, none loops: a good generation of this run, or nothing."""
+    dice, folder, mark = random.Random(seed), tmp_path / "run", tmp_path / "mark"
+    folder.mkdir()
+    checkpoints = Checkpoints(folder)
+    for epoch in (1, 2):
+        checkpoints.save(state(epoch))
+    old, new = checkpoints.previous.read_bytes(), checkpoints.current.read_bytes()
+    elsewhere = Checkpoints(tmp_path / "other")
+    elsewhere.save(state(5, recipe=OTHER))
+    hostile = seal(archive_of(pickle.dumps(Hostile(mark), protocol=2)))
+    foreign = [b"", b"\0" * 5000, hostile, elsewhere.current.read_bytes(), old, new]
+    for _ in range(1000):
+        shutil.rmtree(folder)
+        folder.mkdir()
+        checkpoints.current.write_bytes(mutate(new, dice, foreign))
+        whole = dice.random() < 0.5
+        checkpoints.previous.write_bytes(old if whole else mutate(old, dice, foreign))
+        good = {
+            epoch
+            for epoch, content in ((1, old), (2, new))
+            if content in (checkpoints.current.read_bytes(), checkpoints.previous.read_bytes())
+        }
+        loaded, _ = checkpoints.load(RECIPE)
+        assert not mark.exists()
+        if loaded is None:
+            # a state of another recipe in its place: that run was changed, and this begins
+            assert not good or any("epoch-5" in path.name for path in folder.iterdir())
+            continue
+        assert loaded.epoch in good
+        assert loaded.recipe == RECIPE
+        assert torch.equal(loaded.weights["w"], state(loaded.epoch).weights["w"])
+        again, _ = checkpoints.load(RECIPE)
+        assert again is not None
+        assert again.epoch == loaded.epoch
 
 
 def test_two_damaged_generations_start_over(tmp_path: Path) -> None:
