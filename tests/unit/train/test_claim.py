@@ -182,6 +182,32 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     first.release()
 
 
+def test_a_listing_that_lags_behind_makes_no_second_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of a network file system may not see yet what another has made."""
+    for _ in range(2):
+        owner = Claim(tmp_path)
+        owner.try_acquire()
+        owner.release()
+    owner = Claim(tmp_path)
+    assert owner.try_acquire() is None  # number 3
+    real, asked = Claim._claims, []
+
+    def stale(self: Claim) -> dict[int, Path]:
+        asked.append(1)
+        return {} if len(asked) == 1 else real(self)
+
+    monkeypatch.setattr(Claim, "_claims", stale)
+    assert Claim(tmp_path).try_acquire()
+    assert len(asked) == 2, "looked again after it had made a claim"
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.glob(".claim-*")] == [".claim-000003.json"]
+    assert list(tmp_path.glob(".writer-*")) == [owner.staging]
+    owner.ensure()
+    owner.release()
+
+
 def race(folder: Path, start: Any, found: Any) -> None:
     """Try to claim a folder at the same instant as others."""
     claim = Claim(folder)

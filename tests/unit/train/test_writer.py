@@ -175,6 +175,48 @@ def test_a_disk_that_fails_beside_the_training_is_told(
     assert (tmp_path / "model_resume.pt").exists()
 
 
+def test_a_file_system_that_cannot_sync_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EIO of fsync: the state before is whole, its name leads to it, and training goes on."""
+    monkeypatch.setattr(logging.getLogger("outlast"), "propagate", True)
+    trainer = long_epoch(tmp_path, 1e6)
+    trainer.train_epoch()
+    trainer._keeper.save(wait=True)
+    before = (tmp_path / "model_resume.pt").read_bytes()
+
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", broken)
+        assert not trainer._keeper.save(wait=True)
+    assert (tmp_path / "model_resume.pt").read_bytes() == before
+    assert "state not saved ([Errno 5] Input/output error): the files are as before" in caplog.text
+    assert not list(tmp_path.glob("*outlast-tmp*"))
+    assert trainer._keeper.save(wait=True)
+
+
+def test_a_clock_that_is_set_back_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an hour at each look: saves come as before, and no seconds are negative."""
+    wall = 2e9
+
+    def backwards() -> float:
+        nonlocal wall
+        wall -= 3600
+        return wall
+
+    monkeypatch.setattr(time, "time", backwards)
+    history = make_trainer(tmp_path, config=small_config(0.001)).train(3)
+    straight = make_trainer(tmp_path / "straight").train(3)
+    assert history["train_loss"] == straight["train_loss"]
+    assert min(history["seconds"]) >= 0
+    assert history["kept_seconds"] >= 0
+    assert 0 <= history["lost_seconds"] < 60
+
+
 def test_a_claim_that_is_lost_beside_the_training_ends_it(tmp_path: Path, disk: Disk) -> None:
     """At the next boundary, without another write."""
     disk.error = LostClaimError("another has it")
