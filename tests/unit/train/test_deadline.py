@@ -69,6 +69,16 @@ def test_slurm_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert asked == "standard --noheader --jobs 7 --format %e\n"
 
 
+def test_what_the_environment_tells_is_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job may be told to end before its walltime."""
+    squeue(tmp_path, "echo 2099-01-01T00:00:00", monkeypatch)
+    monkeypatch.setenv("OUTLAST_DEADLINE", f"{time.time() + 100:.0f}")
+    assert Deadline.of_this_job().seconds_left == pytest.approx(100, abs=2)
+    assert not (tmp_path / "asked").exists()
+
+
 @pytest.mark.parametrize("answer", ["echo NONE", "echo", "exit 1", "echo Unknown"])
 def test_a_job_without_a_known_end_has_none(
     answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

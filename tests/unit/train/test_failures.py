@@ -182,11 +182,20 @@ def test_a_gradient_that_is_not_finite_is_named_before_anything_is_saved(
         assert (state["epoch"], state["step"]) == (epoch, step)
 
 
-def test_a_weight_beyond_its_dtype_is_never_saved(tmp_path: Path) -> None:
-    """A finite gradient times an absurd rate."""
-    config = small_config(0, learning_rate=1e38, optimizer="sgd", momentum=0.9)
-    with pytest.raises(NonFiniteLossError):
-        make_trainer(tmp_path, config=config).train(1)
+@pytest.mark.parametrize("every_seconds", [0, 1e6])
+def test_a_weight_beyond_its_dtype_is_never_saved(tmp_path: Path, every_seconds: float) -> None:
+    """Loss and gradient of the last step were finite, and the step was too long."""
+    trainer = make_trainer(tmp_path, config=small_config(every_seconds))
+    real = trainer._train_step
+
+    def leap(rows: Any) -> None:
+        real(rows)
+        if trainer.run.position.step == 3:
+            next(trainer.study.parameters()).data[0, 0] = torch.inf
+
+    trainer._train_step = leap  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteLossError, match=r"a weight is not finite after step [34] of"):
+        trainer.train(1)
     for path in tmp_path.glob("model_*.pt"):
         state = torch.load(path, weights_only=True)
         assert all(value.isfinite().all() for value in state["weights"].values()), path

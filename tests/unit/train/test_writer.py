@@ -140,6 +140,15 @@ def test_a_signal_waits_for_its_state(tmp_path: Path, disk: Disk) -> None:
     assert disk.most_at_once == 1
 
 
+def test_a_signal_does_not_promise_what_the_disk_did_not_take(tmp_path: Path, disk: Disk) -> None:
+    """`an older state is kept` is said when the last one was not written."""
+    disk.error = OSError(28, "No space left on device")
+    trainer = long_epoch(tmp_path, 1e6)
+    trainer._keeper.poll._interrupt._note(15, None)
+    with pytest.raises(InterruptedRunError, match="an older state is kept"):
+        trainer.train(1)
+
+
 def test_an_error_waits_for_the_state_before_it(tmp_path: Path, disk: Disk) -> None:
     """A bug in a step does not cost the state that was on its way."""
     disk.seconds = 0.5
@@ -225,6 +234,17 @@ def test_a_claim_that_is_lost_beside_the_training_ends_it(tmp_path: Path, disk: 
         trainer.train(1)
     assert disk.writes == 1
     assert trainer.run.position.step < 400
+
+
+def test_a_lost_claim_is_not_learned_at_the_next_save_only(tmp_path: Path, disk: Disk) -> None:
+    """That may be a minute later."""
+    disk.error = LostClaimError("another has it")
+    trainer = long_epoch(tmp_path, 1e6)
+    trainer._keeper.save()
+    trainer._keeper._writer._job.exception()  # type: ignore[union-attr]
+    with pytest.raises(LostClaimError):
+        trainer.train_epoch()
+    assert trainer.run.position.step == 1
 
 
 def test_an_error_is_told_once() -> None:
