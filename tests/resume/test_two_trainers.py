@@ -36,7 +36,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_second_waits_until_the_first_has_finished(
     world_size: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

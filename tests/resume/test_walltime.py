@@ -12,7 +12,7 @@ from killing import Run, assert_same
 Undisturbed = Callable[[int], Path]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_leaves_before_its_deadline(
     world_size: int,
     data: Path,
