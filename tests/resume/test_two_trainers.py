@@ -41,7 +41,7 @@ def test_the_second_waits_until_the_first_has_finished(
     world_size: int, data: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """It says for whom, then finds the run complete; the bits are those of one alone."""
-    run = Run(tmp_path / "run", data, world_size=world_size, wait_s=0.3)
+    run = Run(tmp_path / "run", data, world_size=world_size, wait_s=0.5)
     first = run.start()
     wait_for(run.trains, run)
     second = run.start()
@@ -59,9 +59,10 @@ def test_the_second_goes_on_when_the_first_is_killed(
     data: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """At once: a process of this machine that is gone has no claim."""
-    run = Run(tmp_path / "run", data, wait_s=0.3)
+    run = Run(tmp_path / "run", data, wait_s=1.0)
     first = run.start()
     wait_for(run.trains, run)
+    run.wait_s = 0.05
     second = run.start()
     wait_for(lambda: "waiting until it ends" in run.log, run)
     assert first.poll() is None
@@ -75,9 +76,10 @@ def test_the_second_goes_on_when_the_first_is_killed(
 
 def test_who_waits_can_be_stopped(data: Path, tmp_path: Path) -> None:
     """SIGTERM ends the waiting in one line; the first trains on."""
-    run = Run(tmp_path / "run", data, wait_s=0.3)
+    run = Run(tmp_path / "run", data, wait_s=1.0)
     first = run.start()
     wait_for(run.trains, run)
+    run.wait_s = 0.05
     second = run.start()
     wait_for(lambda: "waiting until it ends" in run.log, run)
     second.send_signal(signal.SIGTERM)
