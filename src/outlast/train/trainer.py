@@ -98,23 +98,11 @@ class Trainer:
         self.num_steps = num_steps(len(data.splits["train"]), training.batch_size)
         self.metric = resolve_metric(training, len(data.classes))
         self.recipe = recipe(config, _facts(config, data, objective, self.metric))
-        selection = Selection(lower_is_better=self.metric == "val_loss")
         self._reader = BatchReader(data, self.distributed.device)
         setup = Setup(study, data, self._reader, objective, training, self.distributed)
         self._step = Step(setup, optimizer)
         self._validator = Validator(setup, self.metric)
-        self.run = RunState(
-            model=study,
-            optimizer=optimizer,
-            clipping=self._step.clipping,
-            scaler=self._step.scaler,
-            schedule=build_schedule(training, selection.lower_is_better),
-            selection=selection,
-            meter=Meter(self.distributed),
-            history=History(**study.heads),
-            position=Position(),
-            best_weights={},
-        )
+        self.run = self._new_run(optimizer)
         claim = claim or Unclaimed(folder)
         self._keeper = Keeper(
             self.run,
@@ -133,6 +121,22 @@ class Trainer:
         self._validation: Validation | None = None
         self._untracked = Untracked(self.model)
         self._epoch_returned = False
+
+    def _new_run(self, optimizer: torch.optim.Optimizer) -> RunState:
+        """Return a run that nothing has been trained of."""
+        lower_is_better = self.metric == "val_loss"
+        return RunState(
+            model=self.study,
+            optimizer=optimizer,
+            clipping=self._step.clipping,
+            scaler=self._step.scaler,
+            schedule=build_schedule(self.config.training, lower_is_better),
+            selection=Selection(lower_is_better),
+            meter=Meter(self.distributed),
+            history=History(**self.study.heads),
+            position=Position(),
+            best_weights={},
+        )
 
     def train(
         self,
