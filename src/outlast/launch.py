@@ -79,8 +79,11 @@ def _shut_down_once(number: int, _frame: FrameType | None) -> None:
     """Let torchrun pass on the first signal and wait for the ranks; pass on later ones as well."""
     global _is_shutting_down
     if _is_shutting_down:
-        for children in Path("/proc/self/task").glob("*/children"):
-            for pid in children.read_text().split():
+        for task in Path("/proc/self/task").iterdir():
+            pids = ""
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
+                pids = (task / "children").read_text()
+            for pid in pids.split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), number)
         return

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import torch
 
+from outlast.files import TEMPORARY_MARK
+
 BIN = Path(sys.executable).parent
 NETWORK = Path(__file__).with_name("patient_network.py")
 # what differs between two runs that are the same
@@ -106,13 +108,21 @@ class Run:
 
     def kill_writer_of_state(self) -> bool:
         """SIGKILL the rank that is writing a state file at this moment, if one is."""
-        for temporary in self.folder.rglob("model_resume*outlast-tmp-*"):
+        for name in self.temporaries():
+            if not name.startswith("model_resume"):
+                continue
             try:
-                os.kill(int(temporary.name.rpartition("-")[2]), signal.SIGKILL)
+                os.kill(int(name.rpartition("-")[2]), signal.SIGKILL)
             except ProcessLookupError:  # what an earlier kill has left
                 continue
             return True
         return False
+
+    def temporaries(self) -> list[str]:
+        """Name the files below the folder that are being written, or were when a kill came."""
+        # not rglob: it fails when a folder goes away while it looks
+        names = (name for _, _, files in os.walk(self.folder) for name in files)
+        return [name for name in names if TEMPORARY_MARK in name]
 
     def history(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / "history.json").read_text())
