@@ -13,6 +13,7 @@ from typing import Any
 
 from outlast.config import read_yaml
 from outlast.errors import ConfigError, OutlastError
+from outlast.faults import reach
 from outlast.sections import Config
 from outlast.sweep import expand
 from outlast.train.interrupt import Interrupt
@@ -152,6 +153,7 @@ def _train(options: argparse.Namespace) -> int:
         if value is not None:
             content = {**content, section: {**content.get(section, {}), key: value}}
     config = _choose_run(content, source, options.run_name)
+    reach("import")
     from outlast.train.run import train_run
 
     return train_run(config, options.data, options.out, interrupt)

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from outlast.faults import reach
+
 TEMPORARY_MARK = ".outlast-tmp-"
 
 
@@ -32,16 +34,22 @@ def write_atomically(
     temporary = _temporary(path, staging)
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            half = len(content) // 2
+            file.write(memoryview(content)[:half])
+            reach("write")
+            file.write(memoryview(content)[half:])
             file.flush()
+            reach("fsync")
             os.fsync(file.fileno())
         if previous is not None and path.exists():
             _keep_as(path, previous, _temporary(previous, staging))
+        reach("replace")
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+    reach("replaced")
     sync_folder(path.parent)
 
 

@@ -12,13 +12,14 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from outlast.processes import children_of
 
 # Set by the train rule to the process that torchrun must not outlive. Without it `nohup torchrun
 # ... &` outlives the shell, as people expect.
@@ -79,13 +80,9 @@ def _shut_down_once(number: int, _frame: FrameType | None) -> None:
     """Let torchrun pass on the first signal and wait for the ranks; pass on later ones as well."""
     global _is_shutting_down
     if _is_shutting_down:
-        for task in Path("/proc/self/task").iterdir():
-            pids = ""
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
-                pids = (task / "children").read_text()
-            for pid in pids.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), number)
+        for pid in children_of(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
         return
     _is_shutting_down = True
     sigval = signal.Signals(number)

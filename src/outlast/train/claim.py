@@ -20,6 +20,7 @@ from typing import Any
 
 from outlast import slurm
 from outlast.errors import LostClaimError
+from outlast.faults import reach
 
 BEAT_S = 10.0
 # Without a beat for so long an owner counts as dead. An NFS client may show a file as it was a
@@ -84,6 +85,7 @@ class Claim:
             path.unlink(missing_ok=True)
             shutil.rmtree(self.staging, ignore_errors=True)
             return False
+        reach("claim")
         for writer in self.folder.glob(".writer-*"):
             found = _WRITER.fullmatch(writer.name)
             if found and int(found[1]) < number:
@@ -128,7 +130,9 @@ class Claim:
         while not self._stop.wait(min(BEAT_S, self._expires_s / 6)):
             self._beat += 1
             with contextlib.suppress(OSError):  # fenced, or a full disk: ensure() tells which
-                self._write("beat").replace(self._path(self._number))
+                beat = self._write("beat")
+                reach("beat")
+                beat.replace(self._path(self._number))
 
     def _write(self, name: str, released: bool = False) -> Path:
         path = self.staging / f"{name}.json"

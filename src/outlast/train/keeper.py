@@ -15,6 +15,7 @@ from outlast.errors import (
     OutlastError,
     RepeatedFailureError,
 )
+from outlast.faults import reach
 from outlast.recipe import Recipe
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
@@ -83,6 +84,7 @@ class Keeper:
             self._ledger = Ledger(self._folder, self._claim.staging, self._started)
         resume(self._run, self._checkpoints, self._recipe, rule, self._distributed)
         self._saved = self._run.position.epoch, self._run.position.step
+        reach("resume")
 
     def begin(self) -> None:
         """Note where the attempt begins. Collective.
@@ -133,11 +135,14 @@ class Keeper:
         """
         started = time.monotonic()
         self._check()
+        reach("snapshot")
         state, written = self._run.capture(self._recipe), True
         if self._distributed.is_main:
             self._tell(self._writer.drain)
             model = self._outputs.model(self._run) if is_best else None
             copied = copy_of(state)
+
+            reach("copied")
 
             def write() -> None:
                 self._checkpoints.save(copied)
@@ -190,8 +195,10 @@ class Keeper:
         content = self._outputs.history(self._run, stopped, attempts, seconds)
         if self._ledger:
             self._outputs.write_model(self._outputs.model(self._run))
+            reach("outputs")
             self._outputs.write_history(content)
             self._failures.clear()
+            reach("end")
             self._ledger.end("completed", stopped)
         self._distributed.barrier()
         return content

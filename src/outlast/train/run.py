@@ -16,6 +16,7 @@ from outlast.data.dataset import DataSet
 from outlast.data.store import check_prepared, open_data
 from outlast.distributed import Distributed, process_group
 from outlast.errors import ConfigError, InterruptedRunError, ModelError, OutlastError
+from outlast.faults import reach
 from outlast.model.build import build_network
 from outlast.model.heads import Adversary, Regression, StudyNetwork, count_features
 from outlast.objective.build import build_objective
@@ -93,6 +94,7 @@ def _train_claimed(
         trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks)
         training = config.training
         trainer.train(training.epochs, training.early_stopping_patience, progress)
+        reach("leave")
     finally:
         if ranks.is_main:
             claim.release()

@@ -4,6 +4,7 @@ import torch
 
 from outlast.data.augment import Augment
 from outlast.data.sampling import Rows, cut
+from outlast.faults import reach
 from outlast.model.heads import Outputs
 from outlast.train.clipping import Clipping
 from outlast.train.gradients import FlatGradients
@@ -49,12 +50,15 @@ class Step:
             with setup.autocast():
                 outputs: Outputs = setup.network(*inputs, strength=strength)
             loss, sums = self._objective.part(outputs, batch, normalisers)
+            reach("backward")
             self.scaler.scale(loss).backward()
             meter.add(position.step, sums)
+        reach("reduce")
         self.gradients.reduce()
         self.scaler.unscale_(self._optimizer)
         if not self.scaler.is_enabled():  # which leaves out the steps that overflow
             meter.watch(position.step, self.gradients.probe())
         self.clipping.clip(self.gradients.flats)
+        reach("step")
         self.scaler.step(self._optimizer)
         self.scaler.update()

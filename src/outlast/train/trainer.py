@@ -13,9 +13,8 @@ from outlast.data.batches import BatchReader
 from outlast.data.dataset import DataSet
 from outlast.data.sampling import Rows, balanced_order, batch_of, epoch_order, num_steps, step_seed
 from outlast.distributed import Distributed
-from outlast.errors import (
-    NonFiniteLossError,
-)
+from outlast.errors import NonFiniteLossError
+from outlast.faults import reach
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
 from outlast.objective.objective import Objective
@@ -228,6 +227,7 @@ class Trainer:
     def _train_step(self, rows: Rows) -> None:
         """Take one optimizer step on one global batch."""
         position = self.run.position
+        reach("batch")
         self._seed(position.step)
         self._step.take(rows, position, self.strength, self.run.meter)
 
@@ -261,6 +261,7 @@ class Trainer:
 
         def at_boundary() -> None:
             _advance(progress, task_id)
+            reach("validation")
             self._keeper.at_boundary(self.num_steps)
 
         self._step.gradients.sync_buffers()
@@ -272,6 +273,7 @@ class Trainer:
 
     def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""
+        reach("epoch")
         run, found, number = self.run, self._validation, self.run.position.epoch + 1
         value = found.by_name(self.metric) if found else None
         train_seconds = run.position.train_seconds
