@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 # the rules of the workflow call `outlast` and `torchrun` by name
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test test-slow check format docs clean
+.PHONY: demo test test-slow chaos check format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -34,6 +34,12 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(PYTEST) --dist load -m slow
+
+# kills at random, as many as asked: make chaos KILLS=1000 SEED=7
+KILLS ?= 200
+SEED ?= 0
+chaos: $(STAMP)
+	@PYTHONPATH=tests/support $(BIN)/python -m chaos --kills $(KILLS) --seed $(SEED)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -96,23 +96,30 @@ def parse(text: str) -> list[Fault]:
     Raises:
         ValueError: It is no such line.
     """
-    faults = []
-    for part in filter(None, map(str.strip, text.split(";"))):
-        values = dict(word.split("=", 1) for word in part.split())
-        if values.get("point") not in POINTS or "do" not in values:
-            raise ValueError(f"OUTLAST_FAULT: {part}: a point and do are needed: {list(POINTS)}")
-        faults.append(
-            Fault(
-                point=values["point"],
-                do=values["do"],
-                at=int(values.get("at", 1)),
-                times=int(values.get("times", 1)),
-                rank=int(values.get("rank", 0)),
-                to=values.get("to", "rank"),
-                for_s=float(values.get("for", 1)),
-            )
-        )
-    return faults
+    parts = [part for part in map(str.strip, text.split(";")) if part]
+    try:
+        return [_parse_one(part) for part in parts]
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"OUTLAST_FAULT={text!r}: {error}; points: {', '.join(POINTS)}") from error
+
+
+def _parse_one(text: str) -> Fault:
+    values = dict(word.split("=", 1) for word in text.split())
+    fault = Fault(
+        point=values["point"],
+        do=values["do"],
+        at=int(values.get("at", 1)),
+        times=int(values.get("times", 1)),
+        rank=int(values.get("rank", 0)),
+        to=values.get("to", "rank"),
+        for_s=float(values.get("for", 1)),
+    )
+    is_known = fault.do == "sleep" or fault.do in signal.Signals.__members__
+    if not is_known and not isinstance(getattr(errno, fault.do, None), int):
+        raise ValueError(f"do={fault.do} is no signal, no error and not sleep")
+    if fault.point not in POINTS or fault.to not in ("rank", "torchrun", "all"):
+        raise ValueError(f"unknown point or to in {text!r}")
+    return fault
 
 
 _LOCK = threading.Lock()

@@ -4,50 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from killing import NETWORK, Run, assert_same
+from killing import STUDY, Run, assert_same
 from test_kill import kill_at_random
 
 from outlast.train.clipping import WINDOW
-
-STUDY: dict[str, Any] = {
-    "data": {
-        "source": "diabetes",
-        "inputs": ["age", "bmi", "bp", "s[1-6]"],
-        "label": "progression",
-        "threshold": "median",
-        "noise_group": "sex",
-        "confound": "sex",
-        "target": "progression",
-        "normalize": "standard",
-        "split": {"stratify": False},
-    },
-    "model": {"network": f"{NETWORK}:PatientNet"},
-    "loss": {
-        "name": "noise_corrected_bce",
-        "label_noise": {"rates": {"1": 0.1, "2": 0.2}},
-        "label_smoothing": 0.05,
-        "class_weights": "auto",
-    },
-    "adversary": {"strength": 0.3, "anneal_epochs": 4},
-    "regression": {"weight": 0.5},
-    "training": {
-        "epochs": 9,
-        "batch_size": 24,  # 13 steps per epoch: the clip window is full before the end
-        "grad_accum_split": 3,
-        "learning_rate": 0.01,
-        "scheduler": {"name": "reduce_on_plateau", "patience": 0},
-        "warmup_epochs": 2,
-        "selection_metric": "val_acc",  # coarse: it stands still, and the plateau fires
-        "quantile_grad_clip": True,
-        "max_grad_norm": 5.0,
-        "precision": "bfloat16",
-        "augment": {"jitter": 0.1, "min_scale": 0.9, "max_scale": 1.1},
-        "early_stopping_patience": 0,
-    },
-}
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

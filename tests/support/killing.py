@@ -38,6 +38,45 @@ def run_config(**training: Any) -> dict[str, Any]:
     }
 
 
+# heads, label noise, clip window, warm-up, plateau, bfloat16, augmentation, three parts
+STUDY: dict[str, Any] = {
+    "data": {
+        "source": "diabetes",
+        "inputs": ["age", "bmi", "bp", "s[1-6]"],
+        "label": "progression",
+        "threshold": "median",
+        "noise_group": "sex",
+        "confound": "sex",
+        "target": "progression",
+        "normalize": "standard",
+        "split": {"stratify": False},
+    },
+    "model": {"network": f"{NETWORK}:PatientNet"},
+    "loss": {
+        "name": "noise_corrected_bce",
+        "label_noise": {"rates": {"1": 0.1, "2": 0.2}},
+        "label_smoothing": 0.05,
+        "class_weights": "auto",
+    },
+    "adversary": {"strength": 0.3, "anneal_epochs": 4},
+    "regression": {"weight": 0.5},
+    "training": {
+        "epochs": 9,
+        "batch_size": 24,  # 13 steps per epoch: the clip window is full before the end
+        "grad_accum_split": 3,
+        "learning_rate": 0.01,
+        "scheduler": {"name": "reduce_on_plateau", "patience": 0},
+        "warmup_epochs": 2,
+        "selection_metric": "val_acc",  # coarse: it stands still, and the plateau fires
+        "quantile_grad_clip": True,
+        "max_grad_norm": 5.0,
+        "precision": "bfloat16",
+        "augment": {"jitter": 0.1, "min_scale": 0.9, "max_scale": 1.1},
+        "early_stopping_patience": 0,
+    },
+}
+
+
 @dataclass
 class Run:
     """One run folder, and the attempts made in it."""
@@ -48,6 +87,7 @@ class Run:
     world_size: int = 1
     every_seconds: float = 0.1
     wait_s: float = 0.02  # of each forward pass
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def marks(self) -> Path:
@@ -70,7 +110,7 @@ class Run:
             *("--checkpoint-every", str(self.every_seconds), "--device", "cpu", "--threads", "1"),
         ]
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
             environment["OUTLAST_TEST_MARKS"] = str(self.marks)
             environment["OUTLAST_TEST_WAIT_S"] = str(self.wait_s)
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -100,7 +140,12 @@ class Run:
 
     def trains(self) -> bool:
         """Tell whether the running attempt has begun to train."""
-        return (self.marks / "training").exists()
+        return len(self.training_times()) > 0
+
+    def training_times(self) -> list[float]:
+        """Return when rank 0 began each part of a batch in the last attempt, since the epoch."""
+        mark = self.marks / "training-0"
+        return list(map(float, mark.read_text().split())) if mark.exists() else []
 
     def validates(self) -> bool:
         """Tell whether the running attempt has begun to validate."""
