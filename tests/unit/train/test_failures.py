@@ -1,13 +1,9 @@
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import small_run
 import torch
 from small_run import make_trainer, small_config, small_data, study_config, study_data
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,7 +14,6 @@ from outlast.data.store import open_data, prepare
 from outlast.distributed import Distributed
 from outlast.errors import DataError, ModelError, NonFiniteLossError, RepeatedFailureError
 from outlast.sections import Config, DataSection
-from outlast.train.state import Position
 from outlast.train.trainer import Trainer
 
 ROW = 5
@@ -287,83 +282,6 @@ def test_waits_for_the_device_do_not_grow_with_the_batches(
         waits.append((calls[0], mode.count))
     assert waits[0] == waits[1]
     assert 0 < sum(waits[0]) < 10, "the sums of the epoch are read, and counted here"
-
-
-# Trains on a file system of two megabytes, which is full from epoch 2 to epoch 4.
-FULL_DISK = """
-import logging, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from small_run import make_trainer, small_data
-import torch
-from outlast.train import ledger
-ledger.SIGN_OF_LIFE_S = 0  # writes its status at each step
-folder, log = Path(sys.argv[1]), logging.getLogger("outlast")
-filler = folder / "filler"
-
-class Disk(logging.Handler):
-    def emit(self, record):
-        line = record.getMessage()
-        print(line, flush=True)
-        if line.startswith("epoch 2/"):
-            with filler.open("wb", buffering=0) as file:
-                for size in (4096, 1):
-                    try:
-                        while file.write(b"x" * size):
-                            pass
-                    except OSError:
-                        pass
-        if line.startswith("epoch 4/"):
-            state = torch.load(folder / "run" / "model_resume.pt", weights_only=True)
-            names = sorted(path.name for path in (folder / "run").iterdir())
-            print("on the disk:", state["epoch"], names)
-            filler.unlink()
-
-log.addHandler(Disk())
-log.setLevel(logging.INFO)
-history = make_trainer(folder / "run", epochs=5, learning_rate=0.3).train(5, 0)
-print("epochs:", history["epoch"])
-"""
-
-
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a small disk")
-def test_a_full_disk_costs_a_warning(tmp_path: Path) -> None:
-    """ENOSPC for two epochs: warned each time, old state intact, training goes on (story 15)."""
-    mount = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
-    shell = 'mount -t tmpfs -o size=2m tmpfs "$1" && shift && exec "$@"'
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run([*mount, shell, "sh", disk, "true"], capture_output=True).returncode:
-        pytest.skip("this machine lets nobody mount a tmpfs")
-    script = [sys.executable, "-c", FULL_DISK, disk, Path(small_run.__file__).parent]
-    done = subprocess.run([*mount, shell, "sh", disk, *script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    warned = [line for line in lines if line.startswith("state not saved")]
-    assert len(warned) == 2, done.stdout
-    assert "No space left on device" in warned[0]
-    assert "going on" in warned[0]
-    (kept,) = (line for line in lines if line.startswith("on the disk: "))
-    assert kept.startswith("on the disk: 1 "), kept
-    assert "outlast-tmp" not in kept
-    assert lines[-1] == "epochs: [1, 2, 3, 4, 5]"
-
-
-def test_a_folder_removed_under_the_run_is_made_again(tmp_path: Path, said: list[str]) -> None:
-    """What was in it is gone; the state of the next save and the outputs are not."""
-    trainer = make_trainer(tmp_path / "run")
-
-    def remove(*_: object) -> None:
-        if trainer.run.position == Position(1, 2, trainer.run.position.train_seconds):
-            trainer._keeper._writer.drain()  # a write that is hit by it is told, and that is right
-            shutil.rmtree(tmp_path / "run")
-
-    trainer.model.register_forward_pre_hook(remove)
-    expected = make_trainer(tmp_path / "straight").train(3)
-    assert trainer.train(3)["train_loss"] == expected["train_loss"]
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"model_best.pt", "history.json", "model_resume.pt"} <= names
-    assert not any("not saved" in line for line in said)
 
 
 def test_data_changed_under_the_run_are_in_no_state(tmp_path: Path) -> None:

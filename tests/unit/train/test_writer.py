@@ -184,28 +184,6 @@ def test_a_disk_that_fails_beside_the_training_is_told(
     assert (tmp_path / "model_resume.pt").exists()
 
 
-def test_a_file_system_that_cannot_sync_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """EIO of fsync: the state before is whole, its name leads to it, and training goes on."""
-    monkeypatch.setattr(logging.getLogger("outlast"), "propagate", True)
-    trainer = long_epoch(tmp_path, 1e6)
-    trainer.train_epoch()
-    trainer._keeper.save(wait=True)
-    before = (tmp_path / "model_resume.pt").read_bytes()
-
-    def broken(descriptor: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", broken)
-        assert not trainer._keeper.save(wait=True)
-    assert (tmp_path / "model_resume.pt").read_bytes() == before
-    assert "state not saved ([Errno 5] Input/output error): the files are as before" in caplog.text
-    assert not list(tmp_path.glob("*outlast-tmp*"))
-    assert trainer._keeper.save(wait=True)
-
-
 def test_a_clock_that_is_set_back_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
