@@ -1,9 +1,16 @@
-"""Chaos: kills, pauses and failing disks at instants of every name change nothing but the time."""
+"""The law of resume: any number of kills, at any instants, change nothing but the time."""
 
+import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chaos import CONFIGS, Chaos
+from chaos import CONFIGS, ONCE, Chaos
+from killing import Run, assert_same
+
+from outlast.faults import POINTS
+from outlast.train.clipping import WINDOW
 
 SLICE = [("dropout", 1), ("dropout", 2), ("study", 1), ("study", 2), ("images", 2)]
 
@@ -12,6 +19,10 @@ SLICE = [("dropout", 1), ("dropout", 2), ("study", 1), ("study", 2), ("images", 
 def test_a_slice_of_chaos(config: str, world_size: int, tmp_path: Path) -> None:
     """A few kills of each; the whole has ``make chaos``."""
     rage(tmp_path, [(config, world_size)], kills=3, seed=world_size)
+    if config == "study":
+        straight = tmp_path / f"straight-study-{world_size}" / "run" / "history.json"
+        epochs = len(json.loads(straight.read_text())["epoch"])
+        assert epochs * 13 > WINDOW, "or the clip window was never full"
 
 
 @pytest.mark.slow
@@ -21,6 +32,26 @@ def test_a_slice_of_chaos(config: str, world_size: int, tmp_path: Path) -> None:
 def test_two_hundred_kills(config: str, world_size: int, kills: int, tmp_path: Path) -> None:
     """Over all configs and numbers of ranks, 204 kills: the bits of the undisturbed runs."""
     rage(tmp_path, [(config, world_size)], kills, seed=100 + world_size)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_kill_at_every_named_instant(
+    data: Path, undisturbed: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """One run dies once at each point, in the order in which an attempt passes them."""
+    run = Run(tmp_path / "run", data, world_size=2, every_seconds=0)
+    for point in POINTS:
+        at = 1 if point in ONCE else 2
+        run.environment = {
+            "OUTLAST_FAULT": f"point={point} at={at} do=SIGKILL to=all",
+            "OUTLAST_CLAIM_EXPIRES_S": "6" if point == "beat" else "120",  # a beat each second
+        }
+        run.wait_s = 1.0 if point == "beat" else 0.02
+        assert run.start().wait(120) == -signal.SIGKILL, f"{point} was not passed"
+    run.environment = {}
+    run.finish()
+    assert_same(run.folder, undisturbed(2))
 
 
 def rage(folder: Path, pairs: list[tuple[str, int]], kills: int, seed: int) -> None:
