@@ -10,8 +10,9 @@ from outlast.distributed import Distributed
 from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
 
-# With several ranks each question is a collective. Asked this often, it costs nothing.
-ASK_EVERY_S = 0.05
+# With several ranks each question is a collective. Asked this often, it costs nothing; and however
+# quick the steps were, the next ones may be slow, and a signal or a deadline must not wait for many.
+ASK_EVERY_S, MOST_BOUNDARIES = 0.05, 16
 # Periodic saves stretch their interval, so that training waits for no more than this share of the
 # time, and that a slow disk is not busy with us all the time.
 STALL_SHARE, WRITE_SHARE = 0.005, 0.5
@@ -59,6 +60,7 @@ class Poll:
         self._every_seconds = every_seconds
         self._countdown = self._interval = 1
         self._stall = self._write = 0.0
+        self._has_saved = False
         self._last_save = self._last_question = time.monotonic()
 
     def ask(self) -> Answer:
@@ -84,6 +86,11 @@ class Poll:
         stop = self._why(signals > 0, is_late > 0)
         return Answer(bool(stop or save), stop)
 
+    def expect_other_steps(self) -> None:
+        """Ask at the next boundary: an epoch or a validation begins, of another speed."""
+        self._countdown = self._interval = 1
+        self._last_question = time.monotonic()
+
     def _why(self, is_signalled: bool, is_late: bool) -> str | None:
         if is_signalled:
             received = self._interrupt.received
@@ -92,7 +99,7 @@ class Poll:
 
     def note_stall(self, seconds: float) -> None:
         """Note that a state has just been copied, and how long training waited for that."""
-        self._last_save = time.monotonic()
+        self._last_save, self._has_saved = time.monotonic(), True
         self._stall = seconds
 
     def note_write(self, seconds: float) -> None:
@@ -103,6 +110,8 @@ class Poll:
     def _is_save_due(self) -> bool:
         if self._every_seconds == 0:
             return True
+        if self._deadline.seconds_left is not None and not self._has_saved:
+            return True  # at once: how long it takes tells when to leave
         interval = max(self._every_seconds, self._stall / STALL_SHARE, self._write / WRITE_SHARE)
         return time.monotonic() - self._last_save >= interval and not self._is_writing()
 
@@ -113,4 +122,5 @@ class Poll:
         if self._every_seconds == 0:
             return 1
         # at most double, so that one odd measurement cannot make the ranks deaf for long
-        return max(1, min(int(ASK_EVERY_S / max(per_boundary, 1e-6)), 2 * self._interval))
+        most = min(MOST_BOUNDARIES, 2 * self._interval)
+        return max(1, min(int(ASK_EVERY_S / max(per_boundary, 1e-6)), most))

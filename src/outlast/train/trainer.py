@@ -202,6 +202,7 @@ class Trainer:
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)
         order = self._order()
+        self._keeper.poll.expect_other_steps()
         self._stopwatch.start()
         while run.position.step < self.num_steps:
             self._train_step(batch_of(order, run.position.step, self.config.training.batch_size))
@@ -265,6 +266,7 @@ class Trainer:
             self._keeper.at_boundary(self.num_steps)
 
         self._step.gradients.sync_buffers()
+        self._keeper.poll.expect_other_steps()
         result = self._validator.validate(seed_batch, at_boundary)
         self._validation = result
         numbers = result.loss, result.accuracy, result.auc, result.f1
