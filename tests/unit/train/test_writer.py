@@ -151,7 +151,7 @@ TENSORS = {
     "larger": WHOLE,
     "smaller": WHOLE[:2].clone(),
     "other dtype": WHOLE.int(),
-    "transposed": WHOLE.t().clone().t(),
+    "transposed": WHOLE.t().contiguous().t(),
     "a slice": WHOLE[:, ::2],
     "expanded": WHOLE[:, :1].expand(4, 6),
     "scalar": torch.tensor(3.0),
