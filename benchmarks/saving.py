@@ -2,8 +2,9 @@
 
     python benchmarks/saving.py
 
-Trains a wide network, once without and once with one save in the background, in alternation. The
-extra seconds are the stall, and what the writing thread takes from the processor.
+Trains a wide network: the same number of steps with one save beside them and without, in turns.
+The extra seconds, over the mean of the turns before and after, are the stall and what the writing
+thread takes from processor and memory.
 """
 
 import argparse
@@ -57,42 +58,47 @@ def make_trainer(megabytes: int, folder: Path) -> Trainer:
     return trainer
 
 
-def train_for(trainer: Trainer, seconds: float) -> tuple[int, float]:
-    """Take steps for about so long; return their number and the seconds they took."""
-    rows, steps = trainer.data.splits["train"][:32], 0
+def train_for(trainer: Trainer, steps: int) -> float:
+    """Take so many steps; return the seconds."""
+    rows = trainer.data.splits["train"][:32]
     started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
+    for _ in range(steps):
         trainer._train_step(rows)
-        steps += 1
-    return steps, time.perf_counter() - started
+    return time.perf_counter() - started
 
 
-def measure(megabytes: int, repeats: int, folder: Path) -> None:
-    """Print stall, write and extra seconds of one save."""
+def measure(megabytes: int, seconds: float, folder: Path) -> None:
+    """Print stall, write and lost seconds of one save, from about so many seconds of training."""
     trainer = make_trainer(megabytes, folder)
     writer = trainer._keeper._writer
-    stalls, writes, extras = [], [], []
-    for _ in range(repeats):
-        steps, took = train_for(trainer, 3.0)
-        step = took / steps
+    step = train_for(trainer, 20) / 20
+    for _ in range(3):  # the first ones do other things, until a file takes the place of another
+        started = time.perf_counter()
+        trainer._keeper.save()
+        writer.drain()
+    # long enough for a write beside it, and short against what else the machine does
+    steps = max(10, int(max(0.3, 1.5 * (time.perf_counter() - started)) / step))
+    stalls, writes, lost, before = [], [], [], train_for(trainer, steps)
+    for _ in range(max(5, int(seconds / (2 * steps * step)))):
         started = time.perf_counter()
         trainer._keeper.save()
         stalls.append(time.perf_counter() - started)
-        count = 0
-        while writer.is_busy or time.perf_counter() - started < 3.0:
-            trainer._train_step(trainer.data.splits["train"][:32])
-            count += 1
-            if not writer.is_busy and len(writes) < len(stalls):
-                writes.append(time.perf_counter() - started)
-        extras.append(time.perf_counter() - started - count * step)
-        writer.drain()
+        beside = stalls[-1] + train_for(trainer, steps)
+        assert not writer.is_busy, "the steps are to outlast the write"
+        trainer._keeper._tell(writer.reap)
+        writes.append(stalls[-1] + trainer._keeper.poll._write)
+        after = train_for(trainer, steps)
+        lost.append(beside - (before + after) / 2)
+        before = after
     size = (folder / "model_resume.pt").stat().st_size / 1e6
-    stall, write, extra = (statistics.median(values) for values in (stalls, writes, extras))
+    stall, write, extra = (statistics.median(values) for values in (stalls, writes, lost))
+    low, _, high = statistics.quantiles(lost)
     interval = CheckpointSection().every_seconds
     print(
         f"state of {size:.0f} MB: training waits {stall * 1000:.0f} ms, the file is there after"
-        f" {write:.2f} s, {extra:.2f} s of training are lost: {extra / interval:.2%} at one save in"
-        f" {interval:.0f} s"
+        f" {write:.2f} s, {extra:.3f} s of training are lost ({low:.3f} to {high:.3f}, median and"
+        f" quartiles of {len(lost)}): {extra / interval:.2%} at one save in {interval:.0f} s",
+        flush=True,
     )
 
 
@@ -100,13 +106,14 @@ def main() -> None:
     """Print one line per size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 500])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=90, help="per size, about")
+    parser.add_argument("--threads", type=int, default=1, help="of the training")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     logging.getLogger("outlast").setLevel(logging.ERROR)
     for megabytes in options.megabytes:
         with tempfile.TemporaryDirectory() as name:
-            measure(megabytes, options.repeats, Path(name))
+            measure(megabytes, options.seconds, Path(name))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from outlast.faults import reach
 
@@ -14,7 +16,10 @@ TEMPORARY_MARK = ".outlast-tmp-"
 
 
 def write_atomically(
-    path: Path, content: bytes, previous: Path | None = None, staging: Path | None = None
+    path: Path,
+    content: bytes | Callable[[BinaryIO], None],
+    previous: Path | None = None,
+    staging: Path | None = None,
 ) -> None:
     """Replace ``path`` by ``content``, or leave it as it was.
 
@@ -24,7 +29,7 @@ def write_atomically(
 
     Args:
         path: The file.
-        content: Its new bytes.
+        content: Its new bytes, or what writes them into the open file.
         previous: Name under which the old file is kept. At each instant ``path`` is a whole file.
         staging: Folder of the temporary file, on the same file system. Default: that of ``path``.
 
@@ -34,10 +39,12 @@ def write_atomically(
     temporary = _temporary(path, staging)
     try:
         with temporary.open("wb") as file:
-            half = len(content) // 2
-            file.write(memoryview(content)[:half])
-            reach("write")
-            file.write(memoryview(content)[half:])
+            if callable(content):
+                content(file)
+            else:
+                file.write(content[: len(content) // 2])
+                reach("write")
+                file.write(content[len(content) // 2 :])
             file.flush()
             reach("fsync")
             os.fsync(file.fileno())
@@ -102,6 +109,7 @@ def digest_values(values: Any) -> str:
 
 
 _END_OF_ZIP = b"PK\x05\x06"
+_PIECE = 1 << 20
 _SEAL = b"outlast sha256 "
 
 
@@ -114,6 +122,52 @@ def seal(archive: bytes) -> bytes:
     assert archive[-22:-18] == _END_OF_ZIP, "a zip archive without a comment is needed"
     comment = _SEAL + hashlib.sha256(archive).hexdigest().encode()
     return archive[:-2] + len(comment).to_bytes(2, "little") + comment
+
+
+def seal_into(file: BinaryIO, save: Callable[[BinaryIO], None]) -> None:
+    """Write into ``file`` what :func:`seal` would make, without ever holding it in memory.
+
+    Args:
+        file: Open, empty, and seekable.
+        save: Writes a zip archive without a comment, into the file that it is given.
+
+    Raises:
+        OSError: Of ``file``. ``save`` does not see it: not every writer of archives copes.
+    """
+    archive = _Archive(file)
+    with io.BufferedWriter(archive, _PIECE) as buffered:
+        save(buffered)
+    if archive.error is not None:
+        raise archive.error
+    assert archive.end[:4] == _END_OF_ZIP, "a zip archive without a comment is needed"
+    comment = _SEAL + archive.hash.hexdigest().encode()
+    file.seek(-2, os.SEEK_CUR)
+    file.write(len(comment).to_bytes(2, "little") + comment)
+
+
+class _Archive(io.RawIOBase):
+    """Passes on what is written, and hashes it; no other thread waits meanwhile."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.hash, self.end = file, hashlib.sha256(), b""
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        # piece by piece: what has just been hashed is still in the cache of the processor
+        piece = memoryview(content)[:_PIECE]
+        if self.error is None:
+            try:
+                self._file.write(piece[: len(piece) // 2])
+                reach("write")
+                self._file.write(piece[len(piece) // 2 :])
+            except OSError as error:
+                self.error = error
+            self.hash.update(piece)
+            self.end = (self.end + bytes(piece[-22:]))[-22:]
+        return len(piece)
 
 
 def is_intact(sealed: bytes) -> bool:

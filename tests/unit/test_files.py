@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from outlast.files import (
     is_intact,
     remove_leftovers,
     seal,
+    seal_into,
     write_atomically,
     write_json,
 )
@@ -149,6 +152,39 @@ def test_every_truncation_breaks_the_seal() -> None:
     assert not any(is_intact(sealed[:length]) for length in range(len(sealed)))
     assert not is_intact(archive())
     assert not is_intact(sealed + b"\0")
+
+
+class Full(io.BytesIO):
+    """A file on a disk that has room for so many bytes."""
+
+    room = 0
+
+    def write(self, content: Any) -> int:
+        """Take all or nothing."""
+        if self.tell() + len(content) > self.room:
+            raise OSError(28, "No space left on device")
+        return super().write(content)
+
+
+@pytest.mark.parametrize("numbers", [0, 10, 3_000_000])
+def test_a_stream_is_sealed_as_the_whole(numbers: int) -> None:
+    """Byte for byte, be the archive a part of a piece or a dozen of them."""
+    values = {"value": torch.arange(numbers), "rest": [torch.ones(3), "text"]}
+    whole, stream = io.BytesIO(), io.BytesIO()
+    torch.save(values, whole)
+    seal_into(stream, partial(torch.save, values))
+    assert stream.getvalue() == seal(whole.getvalue())
+    assert is_intact(stream.getvalue())
+    assert stream.tell() == len(stream.getvalue())
+
+
+@pytest.mark.parametrize("room", [0, 1 << 20, 5_000_000, 24_000_900])
+def test_a_stream_tells_of_a_full_disk(room: int) -> None:
+    """By the OSError itself, whatever torch.save makes of a file that fails."""
+    file = Full()
+    file.room = room
+    with pytest.raises(OSError, match=r"\[Errno 28\] No space left on device"):
+        seal_into(file, partial(torch.save, {"value": torch.arange(3_000_000)}))
 
 
 def test_writers_do_not_share_a_temporary_file(tmp_path: Path) -> None:

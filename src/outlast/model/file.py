@@ -3,15 +3,16 @@
 import io
 import platform
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from outlast.errors import CheckpointError
-from outlast.files import is_intact, seal, write_atomically
+from outlast.files import is_intact, seal_into, write_atomically
 from outlast.model.build import build_network
 from outlast.model.heads import StudyNetwork, heads_from
 from outlast.model.weights import load_weights
@@ -61,10 +62,13 @@ class ModelFile:
 
     def save(self, path: Path, staging: Path | None = None) -> None:
         """Write the file atomically, with its digest; see ``files.write_atomically``."""
-        buffer = io.BytesIO()
         # not asdict(): it would copy every tensor
-        torch.save({item.name: getattr(self, item.name) for item in fields(self)}, buffer)
-        write_atomically(path, seal(buffer.getvalue()), staging=staging)
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+
+        def write(file: BinaryIO) -> None:
+            seal_into(file, partial(torch.save, values))
+
+        write_atomically(path, write, staging=staging)
 
     def build(self) -> nn.Module:
         """Return the network with these weights, in evaluation mode."""

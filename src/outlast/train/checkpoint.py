@@ -7,12 +7,14 @@ import errno
 import io
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
 from outlast.errors import CheckpointError
-from outlast.files import digest, is_intact, remove_leftovers, seal, write_atomically
+from outlast.files import digest, is_intact, remove_leftovers, seal_into, write_atomically
 from outlast.recipe import Recipe, changed_keys, fingerprint
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.state import FORMAT, SavedState
@@ -39,19 +41,24 @@ class Checkpoints:
         LostClaimError: Not written: the folder is another attempt's now.
             CheckpointError: The network puts something into its state that cannot be read back.
         """
-        buffer = io.BytesIO()
-        torch.save(state.as_dict(), buffer)
-        content = seal(buffer.getvalue())
-        if not self._is_readable:
-            _check_readable(content)
-            self._is_readable = True
+        size = 0
+
+        def write(file: BinaryIO) -> None:
+            nonlocal size
+            seal_into(file, partial(torch.save, state.as_dict()))
+            size = file.tell()
+            if not self._is_readable:
+                file.flush()
+                _check_readable(Path(file.name))
+                self._is_readable = True
+
         self._claim.ensure()
         try:
-            write_atomically(self.current, content, self.previous, self._claim.staging)
+            write_atomically(self.current, write, self.previous, self._claim.staging)
         except OSError:
             self._claim.ensure()  # lost while it was written?
             raise
-        return len(content)
+        return size
 
     def load(
         self, recipe: Recipe, refusal: Callable[[SavedState], str | None] = lambda state: None
@@ -167,10 +174,11 @@ class Checkpoints:
         return None
 
 
-def _check_readable(content: bytes) -> None:
+def _check_readable(path: Path) -> None:
     """Refuse at the first save what no attempt could load: it would start over for ever."""
     try:
-        torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        # all but the numbers: on this device there are none
+        torch.load(path, weights_only=True, map_location="meta")
     except Exception as error:
         raise CheckpointError(
             "model.network: its state holds something else than tensors and plain values"

@@ -28,7 +28,7 @@ from outlast.train.poll import Poll
 from outlast.train.resume import resume
 from outlast.train.selection import StoppingRule
 from outlast.train.state import RunState
-from outlast.train.writer import Writer, copy_of
+from outlast.train.writer import Writer
 
 log = logging.getLogger("outlast")
 
@@ -140,7 +140,7 @@ class Keeper:
         if self._distributed.is_main:
             self._tell(self._writer.drain)
             model = self._outputs.model(self._run) if is_best else None
-            copied = copy_of(state)
+            copied = self._writer.copy(state)
 
             reach("copied")
 

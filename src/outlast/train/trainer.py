@@ -22,6 +22,7 @@ from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.deadline import Deadline
+from outlast.train.finite import all_finite
 from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
 from outlast.train.keeper import Keeper
@@ -341,7 +342,7 @@ class Trainer:
     def _refuse_non_finite_weights(self) -> None:
         """Stop where a step of finite size has carried a weight beyond its dtype."""
         trained = [weight for weight in self.study.parameters() if weight.requires_grad]
-        if bool(torch.stack([weight.isfinite().all() for weight in trained]).all()):
+        if all_finite(trained):
             return
         position = self.run.position
         raise NonFiniteLossError(

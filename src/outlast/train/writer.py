@@ -1,6 +1,7 @@
 """Writing beside the training: no step waits for the disk."""
 
 import copy
+import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,11 +20,24 @@ class Writer:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outlast-writer")
         self._job: Future[float] | None = None
         self._then: Callable[[float], None] | None = None
+        self._copy: SavedState | None = None
 
     @property
     def is_busy(self) -> bool:
         """Tell whether a file is being written."""
         return self._job is not None and not self._job.done()
+
+    def copy(self, state: SavedState) -> SavedState:
+        """Return a copy on the CPU that training does not change.
+
+        It lies in the memory of the copy before, which is therefore written first.
+
+        Raises:
+            Exception: What was in flight has failed.
+        """
+        self.drain()
+        self._copy = copy_of(state, self._copy)
+        return self._copy
 
     def submit(self, write: Callable[[], Any], then: Callable[[float], None]) -> None:
         """Write in the background, after what is in flight.
@@ -69,18 +83,40 @@ class Writer:
             self.reap()
 
 
-def copy_of(state: SavedState) -> SavedState:
-    """Return a copy on the CPU that training does not change."""
+def copy_of(state: SavedState, before: SavedState | None = None) -> SavedState:
+    """Return a copy on the CPU that training does not change.
+
+    Args:
+        state: What to copy.
+        before: A copy that nobody needs any more. Its tensors are written over where they fit:
+            memory that is new to the process costs as much as the copying itself.
+    """
     # the best weights are a copy already, and replaced as a whole
     values = state.as_dict() | {"best_weights": {}}
-    return SavedState(**_copied(values) | {"best_weights": state.best_weights})
+    copied = _copied(values, before.as_dict() | {"best_weights": {}} if before else {})
+    return SavedState(**copied | {"best_weights": state.best_weights})
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, before: Any) -> Any:
+    """Copy ``value`` into what is at the same place of ``before``, if that is such a thing."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
+        value = value.detach()
+        return before.copy_(value) if _fits(before, value) else value.to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        old = before if isinstance(before, dict) else {}
+        return {key: _copied(item, old.get(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_copied, value))
+        items = before if isinstance(before, list | tuple) else ()
+        return type(value)(map(_copied, value, itertools.chain(items, itertools.repeat(None))))
     return copy.deepcopy(value)
+
+
+def _fits(before: Any, value: torch.Tensor) -> bool:
+    """Tell whether both are plain tensors of one kind, laid out alike."""
+    return (
+        type(before) is type(value) is torch.Tensor
+        and before.layout == value.layout == torch.strided
+        and not (before.is_nested or value.is_nested or before.is_quantized or value.is_quantized)
+        and (before.dtype, before.shape, before.stride())
+        == (value.dtype, value.shape, value.stride())
+    )

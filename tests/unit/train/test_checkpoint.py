@@ -2,7 +2,9 @@ import io
 import os
 import pickle
 import random
+import resource
 import shutil
+import signal
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,6 +83,35 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         else:
             assert found == value, name
     assert torch.load(tmp_path / MODEL_RESUME, weights_only=True)["history"] == state().history
+
+
+def test_a_state_file_is_a_torch_file(tmp_path: Path) -> None:
+    """Sealed, byte for byte; and it can be mapped into memory."""
+    size = Checkpoints(tmp_path).save(state())
+    path, whole = tmp_path / MODEL_RESUME, io.BytesIO()
+    torch.save(state().as_dict(), whole)
+    assert path.read_bytes() == seal(whole.getvalue())
+    assert size == path.stat().st_size
+    mapped = torch.load(path, weights_only=True, mmap=True)
+    assert torch.equal(mapped["weights"]["w"], torch.ones(5, 3))
+
+
+def test_a_disk_that_fills_up_leaves_the_generations_before(tmp_path: Path) -> None:
+    """In the middle of a state of 8 MB, by a limit on the size of files: nothing else is left."""
+    checkpoints = Checkpoints(tmp_path)
+    for epoch in (1, 2):
+        checkpoints.save(state(epoch))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, hard))
+        with pytest.raises(OSError, match="File too large"):
+            checkpoints.save(state(3, weights={"w": torch.zeros(2_000_000)}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_an_empty_folder_is_a_fresh_start(tmp_path: Path) -> None:
@@ -368,3 +399,35 @@ def test_a_state_that_could_not_be_read_back_is_refused_at_the_first_save(tmp_pa
     with pytest.raises(CheckpointError, match=r"model\.network: .*get_extra_state"):
         Checkpoints(tmp_path).save(bad)
     assert names(tmp_path) == []
+
+
+def test_a_state_that_cannot_be_read_back_replaces_none(tmp_path: Path) -> None:
+    """An attempt whose network has been changed to the worse leaves what is there."""
+    Checkpoints(tmp_path).save(state(1))
+    before = (tmp_path / MODEL_RESUME).read_bytes()
+    with pytest.raises(CheckpointError, match="get_extra_state"):
+        Checkpoints(tmp_path).save(state(2, buffers={"b": np.float64(1.0)}))
+    assert names(tmp_path) == [MODEL_RESUME]
+    assert (tmp_path / MODEL_RESUME).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.eye(3).to_sparse(),
+        torch.arange(6)[::2],
+        torch.arange(6).expand(4, 6),
+        torch.zeros(0, 3, dtype=torch.bfloat16),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(2, dtype=torch.complex64).conj(),
+    ],
+    ids=["sparse", "every second", "expanded", "empty", "parameter", "conjugated"],
+)
+def test_any_tensor_can_be_in_a_state(tmp_path: Path, value: torch.Tensor) -> None:
+    """The first save, which looks at what it has written, takes it; and it comes back."""
+    Checkpoints(tmp_path).save(state(buffers={"b": value}))
+    loaded, _ = Checkpoints(tmp_path).load(RECIPE)
+    assert loaded is not None
+    found = loaded.buffers["b"]
+    assert (found.dtype, found.layout) == (value.dtype, value.layout)
+    assert torch.equal(found.to_dense(), value.to_dense())

@@ -1,8 +1,10 @@
 """Writing beside the training: nothing waits, nothing is mixed up, nothing is lost."""
 
+import io
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from outlast.files import write_atomically
 from outlast.train import checkpoint
 from outlast.train.interrupt import Interrupt
 from outlast.train.poll import Poll
+from outlast.train.state import FORMAT, SavedState
 from outlast.train.trainer import Trainer
 from outlast.train.writer import Writer, copy_of
 
@@ -82,6 +85,7 @@ def test_a_state_is_that_of_its_boundary(tmp_path: Path, disk: Disk) -> None:
         state = real(recipe)
         seen[state.step] = torch.cat([value.flatten() for value in trainer.study.parameters()])
         seen[state.step] = seen[state.step].detach().clone()
+        trainer._keeper.poll._every_seconds = 1e9  # no other one: training goes on after it
         return state
 
     trainer.run.capture = capture  # type: ignore[method-assign]
@@ -117,6 +121,67 @@ def test_a_copy_shares_nothing_with_the_run(tmp_path: Path) -> None:
             tensors = [leaf for leaf in ours if isinstance(leaf, torch.Tensor) and leaf.numel()]
             places = {leaf.data_ptr() for leaf in theirs if isinstance(leaf, torch.Tensor)}
             assert not {leaf.data_ptr() for leaf in tensors} & places, key
+
+
+def test_a_copy_is_not_written_over_on_its_way(tmp_path: Path) -> None:
+    """The next copy takes its memory, and waits for it."""
+    trainer, writer = make_trainer(tmp_path, study_data(), study_config()), Writer()
+    trainer.train_epoch()
+    state = trainer.run.capture(trainer.recipe)
+    first = writer.copy(state)
+    name = next(name for name, _ in trainer.study.named_parameters())
+    before, seen, place = state.weights[name].clone(), [], first.weights[name].data_ptr()
+
+    def write() -> None:
+        time.sleep(0.5)
+        seen.append(first.weights[name].clone())
+
+    writer.submit(write, lambda _: None)
+    with torch.no_grad():
+        trainer.study.get_parameter(name).add_(1)
+    second = writer.copy(trainer.run.capture(trainer.recipe))
+    assert torch.equal(seen[0], before)
+    assert torch.equal(second.weights[name], before + 1)
+    assert second.weights[name].data_ptr() == place
+
+
+SAVED = SavedState(FORMAT, {}, 1, 2, 3.0, {}, {}, {}, {}, {}, {}, {}, {}, [], [])
+WHOLE = torch.arange(24.0).view(4, 6)
+TENSORS = {
+    "larger": WHOLE,
+    "smaller": WHOLE[:2].clone(),
+    "other dtype": WHOLE.int(),
+    "transposed": WHOLE.t().contiguous().t(),
+    "a slice": WHOLE[:, ::2],
+    "expanded": WHOLE[:, :1].expand(4, 6),
+    "scalar": torch.tensor(3.0),
+    "empty": torch.zeros(0, 6),
+    "sparse": WHOLE.to_sparse(),
+    "parameter": torch.nn.Parameter(WHOLE + 1),
+    "conjugated": torch.complex(WHOLE, WHOLE).conj(),
+    "no tensor": {"a": [1, 2, (3, None)]},
+    "longer list": [WHOLE, WHOLE + 1, WHOLE + 2],
+    "shorter list": [WHOLE + 3],
+    "list of something": (torch.tensor(1), WHOLE, "text"),
+}
+
+
+def bits(value: Any) -> bytes:
+    """What a file would hold of it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("old", TENSORS)
+@pytest.mark.parametrize("new", TENSORS)
+def test_a_copy_is_the_same_in_old_memory_and_in_new(old: str, new: str) -> None:
+    """Whatever was there before it: to the bit, strides and all."""
+    state = SAVED
+    before = copy_of(replace(state, weights={"a": TENSORS[old], "b": WHOLE, "c": WHOLE}))
+    # two names of one tensor, as with tied weights, and one name less
+    now = replace(state, weights={"b": TENSORS[new], "a": TENSORS[new]})
+    assert bits(copy_of(now, before).as_dict()) == bits(copy_of(now).as_dict())
 
 
 def test_what_is_on_its_way_arrives_at_the_end(tmp_path: Path, disk: Disk) -> None:
