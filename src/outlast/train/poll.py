@@ -11,7 +11,7 @@ from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
 
 # With several ranks each question is a collective. Asked this often, it costs nothing; and however
-# quick the steps were, the next ones may be slow, and a signal or a deadline must not wait for many.
+# quick the steps were, the next may be slow: a signal or a deadline must not wait for many.
 ASK_EVERY_S, MOST_BOUNDARIES = 0.05, 16
 # Periodic saves stretch their interval, so that training waits for no more than this share of the
 # time, and that a slow disk is not busy with us all the time.
