@@ -4,6 +4,9 @@ No lock of a file system: those do not hold everywhere on NFS. Claims are number
 hard link, which fails where the name exists; the highest number owns the folder. Whatever the
 owner writes, he writes into a folder of his own and renames it from there. Whoever takes over
 moves that folder away first: from then on the late owner's renames fail, whatever he believes.
+
+People remove such files, one by one or with the whole folder. An owner who misses something of
+his claims again under the next number, which only one can do.
 """
 
 import contextlib
@@ -15,6 +18,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +31,8 @@ BEAT_S = 10.0
 # minute ago. OUTLAST_CLAIM_EXPIRES_S replaces it, in tests.
 EXPIRES_S = 120.0
 ASK_SLURM_EVERY_S = 10.0
-_CLAIM = re.compile(r"\.claim-(\d{6})\.json")
-_WRITER = re.compile(r"\.writer-(\d{6})-\w+")
+_CLAIM = re.compile(r"\.claim-(\d{6,})\.json")
+_WRITER = re.compile(r"\.writer-(\d{6,})-\w+")
 
 
 class Claim:
@@ -50,6 +54,7 @@ class Claim:
         self._number = 0
         self._beat = 0
         self._stop = threading.Event()
+        self._lock = threading.RLock()  # the heartbeat writes as well
         self._watch = _Watch(self._expires_s)
         self.staging = folder
 
@@ -62,90 +67,112 @@ class Claim:
         Raises:
             OSError: The folder cannot be written to.
         """
-        claims = self._claims()
+        claims, writers = self._look()
         if claims and (alive := self._watch.judge(_read(claims[max(claims)]))):
             return alive
-        if not self._take(max(claims, default=0) + 1):
+        # folders of writers count too: somebody may have removed the claims alone
+        if not self._take(max([0, *claims, *writers]) + 1):
             return "another attempt that has just started"
         threading.Thread(target=self._keep_beating, daemon=True).start()
         return None
 
     def _take(self, number: int) -> bool:
-        self._number = number
+        """Claim a number; tell whether nobody else has."""
+        contender = self.folder / f".contender-{self._token}"
+        contender.mkdir()
+        self._number, path = number, self._path(number)
         self.staging = self.folder / f".writer-{number:06}-{self._token}"
-        self.staging.mkdir()
-        path = self._path(number)
+        is_linked = False
         try:
-            _link(self._write("claim"), path)
-        except FileExistsError:
-            shutil.rmtree(self.staging, ignore_errors=True)
+            _link(self._write("claim", contender), path)
+            is_linked = True
+            contender.rename(self.staging)
+        except (FileExistsError, FileNotFoundError):  # an owner removes those who come too late
+            if is_linked:
+                path.unlink(missing_ok=True)
+            shutil.rmtree(contender, ignore_errors=True)
             return False
-        claims = self._claims()
-        if max(claims) != number:  # a stale listing had hidden them
+        claims, writers = self._look()  # anew: the first look may have been stale
+        if max(claims, default=number) != number:
             path.unlink(missing_ok=True)
             shutil.rmtree(self.staging, ignore_errors=True)
             return False
         reach("claim")
-        for writer in self.folder.glob(".writer-*"):
-            found = _WRITER.fullmatch(writer.name)
-            if found and int(found[1]) < number:
+        for other, writer in writers.items():
+            if other < number:
                 _move_away(writer)
         for other, old in claims.items():
             if other < number:
-                old.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    old.unlink()
+        for pattern in (".contender-*", ".fenced-*"):  # of some who were killed there
+            for left in self.folder.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
         return True
 
     def ensure(self) -> None:
-        """Make sure that the claim still holds, before something is written.
+        """Make sure that the claim still holds, before something is written or renamed.
 
-        A folder that somebody has removed is claimed again.
+        A folder or claim that somebody has removed is claimed again.
 
         Raises:
             LostClaimError: Another attempt has taken the folder over.
             OSError: The folder cannot be written to.
         """
-        if self.staging.is_dir():
-            return
-        claims = self._claims()
-        owner = _read(claims[max(claims)]) if claims else {}
-        if claims and owner.get("token") != self._token:
+        with self._lock:
+            claims, writers = self._look()
+            highest = max(claims, default=self._number)
+            owner = _read(claims[highest]) if claims else {}
+            is_ours = highest == self._number and owner.get("token", self._token) == self._token
+            if claims and is_ours and self.staging.is_dir():
+                return
+            if is_ours:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(self.staging, ignore_errors=True)
+                if self._take(max([highest, *writers]) + 1):
+                    return
             raise LostClaimError(
                 f"{_describe(owner)} has taken this run over, since this attempt gave no sign of"
-                f" life for {self._expires_s:.0f} s (paused, or cut off from the file system);"
-                " nothing more is written here"
+                " life (paused, or cut off from the file system) or its claim was removed; nothing"
+                " more is written here"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.staging.mkdir()
-        if not claims:
-            _link(self._write("claim"), self._path(self._number))
 
     def release(self) -> None:
         """Give the folder free. The number stays, so that a late owner sees that it is over."""
         self._stop.set()
-        with contextlib.suppress(OSError):
-            self._write("claim", released=True).replace(self._path(self._number))
+        with self._lock, contextlib.suppress(OSError):
+            self._write("claim", self.staging, released=True).replace(self._path(self._number))
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(min(BEAT_S, self._expires_s / 6)):
-            self._beat += 1
-            with contextlib.suppress(OSError):  # fenced, or a full disk: ensure() tells which
-                beat = self._write("beat")
+            # fenced, or a full disk: ensure() tells which
+            with self._lock, contextlib.suppress(OSError):
+                if self._stop.is_set():
+                    return
+                self._beat += 1
+                beat = self._write("beat", self.staging)
                 reach("beat")
                 beat.replace(self._path(self._number))
 
-    def _write(self, name: str, released: bool = False) -> Path:
-        path = self.staging / f"{name}.json"
+    def _write(self, name: str, folder: Path, released: bool = False) -> Path:
+        path = folder / f"{name}.json"
         owner = {"token": self._token, "beat": self._beat, "released": released}
         path.write_text(json.dumps(owner | _this_process()))
         return path
 
-    def _claims(self) -> dict[int, Path]:
-        found = ((_CLAIM.fullmatch(path.name), path) for path in self.folder.glob(".claim-*"))
-        return {int(match[1]): path for match, path in found if match}
+    def _look(self) -> tuple[dict[int, Path], dict[int, Path]]:
+        """Return the claims and the folders of writers, by number, as one listing shows them."""
+        paths = list(self.folder.glob(".*"))
+        return _numbered(_CLAIM, paths), _numbered(_WRITER, paths)
 
     def _path(self, number: int) -> Path:
         return self.folder / f".claim-{number:06}.json"
+
+
+def _numbered(pattern: re.Pattern[str], paths: Iterable[Path]) -> dict[int, Path]:
+    found = ((pattern.fullmatch(path.name), path) for path in paths)
+    return {int(match[1]): path for match, path in found if match}
 
 
 class Unclaimed:
@@ -212,10 +239,10 @@ def _process(pid: int) -> str | None:
 
 def _is_dead_here(owner: dict[str, Any]) -> bool:
     """Tell whether the owner was a process of this very machine, and is gone."""
-    here = _machine()
-    if not here or owner.get("machine") != here:
+    here, pid = _machine(), owner.get("pid")
+    if not here or owner.get("machine") != here or not isinstance(pid, int):
         return False
-    return _process(int(owner["pid"])) != owner.get("process")
+    return _process(pid) != owner.get("process")
 
 
 def _has_ended(owner: dict[str, Any]) -> bool:
@@ -225,14 +252,18 @@ def _has_ended(owner: dict[str, Any]) -> bool:
 
 
 def _describe(owner: dict[str, Any]) -> str:
+    if "pid" not in owner:
+        return "another attempt"
     job = f", job {owner['job']}" if owner.get("job") else ""
     return f"process {owner.get('pid')} on {owner.get('host')}{job}"
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if not path.is_file():  # a pipe would be waited for, for ever
+            return {}
         owner = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
 

@@ -192,13 +192,13 @@ def test_a_listing_that_lags_behind_makes_no_second_owner(
         owner.release()
     owner = Claim(tmp_path)
     assert owner.try_acquire() is None  # number 3
-    real, asked = Claim._claims, []
+    real, asked = Claim._look, []
 
-    def stale(self: Claim) -> dict[int, Path]:
+    def stale(self: Claim) -> tuple[dict[int, Path], dict[int, Path]]:
         asked.append(1)
-        return {} if len(asked) == 1 else real(self)
+        return ({}, {}) if len(asked) == 1 else real(self)
 
-    monkeypatch.setattr(Claim, "_claims", stale)
+    monkeypatch.setattr(Claim, "_look", stale)
     assert Claim(tmp_path).try_acquire()
     assert len(asked) == 2, "looked again after it had made a claim"
     monkeypatch.undo()
@@ -262,3 +262,86 @@ def test_slurm_is_asked_whether_a_job_lives(
     asked = (tmp_path / "asked").read_text().splitlines() if job else []
     assert asked == ([f"--noheader --jobs {job} --format %T"] if job else [])
     claim.release()
+
+
+def test_removed_claims_make_no_second_writer(tmp_path: Path) -> None:
+    """Somebody removes the claim files alone, as one does with a stale lock; the owner wakes."""
+    for _ in range(2):
+        owner = Claim(tmp_path)
+        owner.try_acquire()
+        owner.release()
+    owner = Claim(tmp_path)
+    owner.try_acquire()
+    for path in tmp_path.glob(".claim-*"):
+        path.unlink()
+    other = Claim(tmp_path)
+    assert other.try_acquire() is None
+    with pytest.raises(FileNotFoundError):  # whatever he believes, between his look and his rename
+        write_atomically(tmp_path / "state", b"late", staging=owner.staging)
+    with pytest.raises(LostClaimError):
+        owner.ensure()
+    other.ensure()
+
+
+def test_removed_claims_of_a_living_owner_are_made_again(tmp_path: Path) -> None:
+    """Nobody has come meanwhile: he goes on, and is seen again."""
+    owner = Claim(tmp_path)
+    owner.try_acquire()
+    for path in tmp_path.glob(".claim-*"):
+        path.unlink()
+    owner.ensure()
+    assert "trains" not in (Claim(tmp_path).try_acquire() or "trains")
+    shutil.rmtree(owner.staging)
+    owner.ensure()
+    write_atomically(tmp_path / "state", b"x", staging=owner.staging)
+
+
+def test_who_claims_again_is_one_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder goes, another starts between the owner's look and his claim: one writes."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    owner, other = Claim(folder), Claim(folder)
+    owner.try_acquire()
+    folder.rename(tmp_path / "gone")
+    real = Claim._take
+
+    def late(self: Claim, number: int) -> bool:
+        if self is owner:
+            monkeypatch.setattr(Claim, "_take", real)
+            assert other.try_acquire() is None
+        return real(self, number)
+
+    monkeypatch.setattr(Claim, "_take", late)
+    lost = []
+    for claim in (owner, other):
+        try:
+            claim.ensure()
+        except LostClaimError:
+            lost.append(claim)
+    assert len(lost) == 1
+    with pytest.raises(LostClaimError):
+        lost[0].ensure()
+    ({owner, other} - set(lost)).pop().ensure()
+
+
+@pytest.mark.parametrize("kind", ["number", "pipe", "folder", "pid", "deep"])
+def test_an_odd_file_in_place_of_a_claim_ends_nothing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as an owner without a beat, and is followed in time."""
+    monkeypatch.setenv("OUTLAST_CLAIM_EXPIRES_S", "0.2")
+    path = tmp_path / f".claim-{'999999' if kind == 'number' else '000007'}.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        text = {"deep": "[" * 100_000, "pid": json.dumps({"machine": claim_module._machine()})}
+        path.write_text(text.get(kind, ""))
+    claim, deadline = Claim(tmp_path), time.monotonic() + 20
+    while claim.try_acquire():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    claim.ensure()
+    claim.release()
+    assert Claim(tmp_path).try_acquire() is None
