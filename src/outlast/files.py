@@ -1,6 +1,7 @@
 """Files that are either the old one or the new one, never half of one; and digests of content."""
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -81,10 +82,13 @@ def write_json(path: Path, content: Any, staging: Path | None = None) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in ``folder`` durable."""
+    """Make renames in ``folder`` durable, on file systems that can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
     finally:
         os.close(descriptor)
 

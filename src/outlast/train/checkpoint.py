@@ -3,9 +3,6 @@
 Not a declared output on purpose: Snakemake deletes the declared outputs of a failed job.
 """
 
-import errno
-import io
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,10 +11,11 @@ from typing import BinaryIO
 import torch
 
 from outlast.errors import CheckpointError
-from outlast.files import digest, is_intact, remove_leftovers, seal_into, write_atomically
+from outlast.files import remove_leftovers, seal_into, write_atomically
 from outlast.recipe import Recipe, changed_keys, fingerprint
 from outlast.train.claim import Claim, Unclaimed
-from outlast.train.state import FORMAT, SavedState
+from outlast.train.state import SavedState
+from outlast.train.state_file import UnusableState, read_state
 
 MODEL_RESUME = "model_resume.pt"
 MODEL_RESUME_PREVIOUS = "model_resume.prev.pt"
@@ -102,7 +100,7 @@ class Checkpoints:
                 notes.append(f"continuing from the previous generation, {path.name}")
             elif state.recipe != recipe and self._is_ours(self.previous, recipe):
                 # somebody put a foreign file beside a generation of this very run
-                self.current.replace(self._name_for(state))
+                self._rename(self.current, self._name_for(state))
                 notes.append(f"{path.name} is of another recipe: kept under its fingerprint")
                 continue
             return state
@@ -113,10 +111,11 @@ class Checkpoints:
         name = self._name_for(state)
         if self.current.exists():
             # first: a kill in between must not leave an old generation to fall back to
+            self._claim.ensure()
             self.previous.unlink(missing_ok=True)
-            self.current.replace(name)
+            self._rename(self.current, name)
         else:
-            self.previous.replace(name)
+            self._rename(self.previous, name)
         return name.name
 
     def _recall(
@@ -128,8 +127,9 @@ class Checkpoints:
     ) -> SavedState | None:
         """Take back what was set aside, if it is of this recipe and further than ``state``."""
         best, place = state, None
-        for name in sorted(self.folder.glob(f"model_resume.{fingerprint(recipe)[:12]}*.pt")):
-            kept = self._read(name, notes)
+        own = sorted(self.folder.glob(f"model_resume.{fingerprint(recipe)[:12]}*.pt"))
+        for name in [*own, *sorted(self.folder.glob("model_resume.unreadable-*.pt"))]:
+            kept = self._read(name, notes) if name in own else _read_again(name)
             if kept is None or kept.recipe != recipe or refusal(kept):
                 continue
             if best is None or kept.progress > best.progress:
@@ -138,7 +138,7 @@ class Checkpoints:
             return None
         if state is not None:
             self._set_aside(state)
-        place.replace(self.current)
+        self._rename(place, self.current)
         notes.append(f"{place.name} was made with this very recipe: taking it back")
         return best
 
@@ -153,24 +153,23 @@ class Checkpoints:
 
     def _read(self, path: Path, notes: list[str]) -> SavedState | None:
         try:
-            if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
-                raise OSError(errno.EINVAL, "no plain file")
-            content, problem = path.read_bytes(), "truncated or altered"
-        except FileNotFoundError:
+            return read_state(path)
+        except UnusableState as found:
+            aside = path.with_name(f"model_resume.{found.kind}.pt")
+            self._rename(path, aside)
+            notes.append(f"{path.name} is {found.problem}: set aside as {aside.name}")
             return None
-        except OSError as error:  # a folder, a link in a circle, a bad sector
-            content, problem = str(time.time_ns()).encode(), f"unreadable ({error.strerror})"
-        if is_intact(content):
-            try:
-                values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-                if values.get("format") == FORMAT:
-                    return SavedState(**values)
-                problem = f"of format {values.get('format')}, this version reads {FORMAT}"
-            except Exception as error:  # intact, and yet not ours
-                problem = f"no state of outlast ({type(error).__name__})"
-        aside = path.with_name(f"model_resume.damaged-{digest(content)[:12]}.pt")
-        path.replace(aside)
-        notes.append(f"{path.name} is {problem}: set aside as {aside.name}")
+
+    def _rename(self, path: Path, name: Path) -> None:
+        self._claim.ensure()
+        path.replace(name)
+
+
+def _read_again(path: Path) -> SavedState | None:
+    """Return the state in a file that could not be read, if it can be read now."""
+    try:
+        return read_state(path, patience_s=())
+    except (UnusableState, CheckpointError):
         return None
 
 

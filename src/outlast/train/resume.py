@@ -35,7 +35,7 @@ def resume(
         return
     try:
         run.restore(replace(saved, best_weights=best_weights))
-    except (RuntimeError, ValueError, KeyError) as error:
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         # its code is the same, by the recipe: what it builds depends on something else
         raise CheckpointError(
             "model.network: it was built in another form than the one whose state was saved"

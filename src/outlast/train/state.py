@@ -64,9 +64,26 @@ class SavedState:
         """How far it is: larger is further, of two states of one recipe."""
         return self.epoch, self.step
 
+    def problem(self) -> str | None:
+        """Tell what makes this no state, for one that came from a file."""
+        kinds: dict[str, type | tuple[type, ...]] = dict.fromkeys(_names(), dict)
+        kinds |= dict.fromkeys(("format", "epoch", "step"), int)
+        kinds |= {"train_seconds": (int, float), "sums": list, "history": list}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                return f"{name} is {type(getattr(self, name)).__name__}"
+        if min(self.epoch, self.step) < 0:
+            return f"epoch {self.epoch}, step {self.step}"
+        is_table = all(isinstance(row, dict) for row in (*self.history, *self.sums))
+        return None if is_table else "a row is no row"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copying tensors."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+def _names() -> list[str]:
+    return [item.name for item in fields(SavedState)]
 
 
 @dataclass

@@ -41,7 +41,7 @@ def state(epoch: int = 1, **changes: Any) -> SavedState:
         scaler={"scale": 2.0},
         schedule={"best": None, "bad_epochs": 0, "reductions": 2},
         selection={"best_epoch": 1, "best_value": 0.25, "epochs_since_best": 0},
-        sums=[[0.1, 2.0], [0.2, 3.0]],
+        sums=[{"loss": 0.1, "rows": 2.0}, {"loss": 0.2, "rows": 3.0}],
         history=[{"epoch": 1, "val_auc": None, "train_loss": 0.1}],
     )
     return replace(made, **changes)
