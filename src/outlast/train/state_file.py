@@ -2,7 +2,6 @@
 
 import errno
 import io
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -57,11 +56,12 @@ def read_state(path: Path, patience_s: tuple[float, ...] = PATIENCE_S) -> SavedS
             if problem := state.problem():
                 raise TypeError(problem)
             return state
-    except (AttributeError, TypeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:
+        # torch says so with a RuntimeError of its allocator
+        if isinstance(error, MemoryError) or "alloc" in str(error):
+            raise _cannot_be_read(path, "too little memory") from error
         problem = f"no state of outlast ({type(error).__name__})"
         raise UnusableState(problem, f"damaged-{name}") from error
-    except (MemoryError, OSError, RuntimeError) as error:
-        raise _cannot_be_read(path, error) from error
     problem = f"of format {found}, this version reads {FORMAT}"
     raise UnusableState(problem, f"format-{_word(found)}-{name}")
 
@@ -80,13 +80,12 @@ def _read_bytes(path: Path, patience_s: tuple[float, ...]) -> bytes | None:
                 problem = f"unreadable ({error.strerror})"
                 raise UnusableState(problem, f"unreadable-{name}") from error
             if pause is None:
-                raise _cannot_be_read(path, error) from error
+                raise _cannot_be_read(path, str(error.strerror)) from error
             time.sleep(pause)
     raise AssertionError("the last round has returned or raised")
 
 
-def _cannot_be_read(path: Path, error: Exception) -> CheckpointError:
-    why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+def _cannot_be_read(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"{path} cannot be read now ({why}), and nothing is trained anew for that: correct it, or"
         " move the file away, and start the run again"
