@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from outlast.data.array_files import FileState, file_state
+from outlast.data.array_files import FileState, digest_file, file_state
 from outlast.data.arrays import row_chunks
 from outlast.data.labels import Labels
 from outlast.data.normalize import Normalization
@@ -31,7 +31,7 @@ class DataSet:
         content: SHA-256 of all of the above: the same data give the same, wherever they lie.
         roles: Group, confound and target of each row, as far as the config names them.
         role_content: SHA-256 of each role: naming one that nothing uses changes no number.
-        opened: Each file that is mapped, and what it was like then.
+        opened: Each file that is mapped, what it was like then, and the SHA-256 of its bytes.
     """
 
     inputs: dict[str, np.ndarray]
@@ -42,27 +42,31 @@ class DataSet:
     content: str
     roles: Roles = field(default_factory=Roles)
     role_content: dict[str, str] = field(default_factory=dict)
-    opened: dict[Path, FileState] = field(default_factory=dict)
+    opened: dict[Path, tuple[FileState, str]] = field(default_factory=dict)
 
     def check_unchanged(self) -> None:
         """Refuse to go on when a file was written to since it was opened: the map shows it.
 
-        A file that was replaced or removed is no harm: the map keeps the old one.
+        A file that was replaced or removed is no harm: the map keeps the old one. Nor is one that
+        was touched: it is read again, once.
 
         Raises:
             DataError: With the file.
         """
-        for path, before in self.opened.items():
+        for path, (before, sha256) in self.opened.items():
             try:
                 now = file_state(path)
             except OSError:
                 continue
-            if now != before and now[:2] == before[:2]:
+            if now == before or now[:2] != before[:2]:
+                continue
+            if digest_file(path) != sha256:
                 raise DataError(
                     f"{path} was changed while this run was reading it; put the old values back,"
                     " or run prepare again, and start the run again: it goes on from the last"
                     " state, or afresh on new data"
                 )
+            self.opened[path] = now, sha256
 
     @property
     def labels(self) -> Labels:

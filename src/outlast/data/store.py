@@ -119,8 +119,8 @@ def open_data(folder: Path) -> DataSet:
         *manifest["splits"].values(),
         *manifest["roles"].values(),
     ]
-    paths = [path_of(folder, entry) for entry in entries]
-    opened = {path: file_state(path) for path in paths if path.exists()}
+    digests = {path_of(folder, entry): str(entry["sha256"]) for entry in entries}
+    opened = {path: (file_state(path), sha) for path, sha in digests.items() if path.exists()}
     inputs = {name: open_array(folder, entry) for name, entry in manifest["inputs"].items()}
     roles = {role: open_array(folder, entry) for role, entry in manifest["roles"].items()}
     data = DataSet(

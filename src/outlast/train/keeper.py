@@ -77,6 +77,7 @@ class Keeper:
         self._started = interrupt.started
         self._ledger: Ledger | None = None
         self._saved = (0, 0)
+        self._is_owed = self._is_best_owed = False
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
@@ -121,7 +122,7 @@ class Keeper:
             self._distributed.barrier()  # torchrun kills the others as soon as one has left
             raise InterruptedRunError(message)
 
-    def save(self, *, is_best: bool = False, wait: bool = False) -> bool:
+    def save(self, *, is_best: bool = False, wait: bool = False, postpone: bool = False) -> bool:
         """Copy the state, and write it beside the training. Collective.
 
         A full disk costs a warning and an interval, not the run.
@@ -129,6 +130,8 @@ class Keeper:
         Args:
             is_best: Write the best model too, for people who look; the declared one comes last.
             wait: Until the state is on the disk.
+            postpone: While the one before is still on its way, to the boundary after that: epochs
+                may be shorter than a write.
 
         Returns:
             Whether it is (rank 0 knows), or is on its way there.
@@ -138,10 +141,15 @@ class Keeper:
         reach("snapshot")
         state, written = self._run.capture(self._recipe), True
         if self._distributed.is_main:
+            self._is_best_owed |= is_best
+            if postpone and self._writer.is_busy:
+                self._is_owed = True
+                self.poll.hasten()
+                return True
             self._tell(self._writer.drain)
-            model = self._outputs.model(self._run) if is_best else None
+            model = self._outputs.model(self._run) if self._is_best_owed else None
             copied = self._writer.copy(state)
-
+            self._is_owed = self._is_best_owed = False
             reach("copied")
 
             def write() -> None:
@@ -188,6 +196,8 @@ class Keeper:
             The content of history.json (on rank 0; the others lack the attempts).
         """
         attempts, seconds = 0, 0.0
+        if self._distributed.broadcast(self._is_owed):
+            self.save()
         self._tell(self._writer.drain)
         if self._ledger:
             self._ledger.update(self._run.position.epoch, self._run.position.step)

@@ -310,7 +310,7 @@ class Trainer:
         self._start_next_epoch()
         if self.distributed.is_main and (unsaved := self._untracked.changed()):
             log.warning(UNSAVED, ", ".join(unsaved))
-        self._keeper.save(is_best=is_best)
+        self._keeper.save(is_best=is_best, postpone=True)
 
     def _start_next_epoch(self) -> None:
         self.run.start_next_epoch()

@@ -380,6 +380,8 @@ def test_a_change_under_a_running_training_is_noticed(npy_folder: Path, tmp_path
     (npy_folder / "new.npy").replace(replaced)
     (npy_folder / "age.npy").chmod(0o600)
     data.check_unchanged()  # the map still holds the file that was there; a mode is no value
+    (npy_folder / "age.npy").touch()
+    data.check_unchanged()  # other times, the same bytes
     (npy_folder / "age.npy").write_bytes((npy_folder / "age.npy").read_bytes()[::-1])
     with pytest.raises(DataError, match=r"age\.npy was changed while this run was reading it"):
         data.check_unchanged()

@@ -336,3 +336,18 @@ def test_none_is_due_while_one_is_on_its_way() -> None:
     assert not poll.ask().save
     busy = False
     assert poll.ask().save
+
+
+def test_short_epochs_do_not_wait_for_a_slow_disk(tmp_path: Path, disk: Disk) -> None:
+    """Thirty epochs of milliseconds, writes of half a second: some are saved, the last one is."""
+    expected = make_trainer(tmp_path / "straight").train(30, 0)
+    disk.seconds, disk.writes = 0.5, 0
+    trainer = make_trainer(tmp_path / "run", config=small_config(1e6))
+    started = time.monotonic()
+    found = trainer.train(30, 0)
+    assert time.monotonic() - started < 30 * 0.5 / 2
+    assert 2 <= disk.writes < 15
+    assert found["train_loss"] == expected["train_loss"]
+    state = torch.load(tmp_path / "run" / "model_resume.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (30, 0)
+    assert make_trainer(tmp_path / "run").train(30, 0)["val_loss"] == expected["val_loss"]
