@@ -1,0 +1,150 @@
+"""Networks of the user's own: what they keep, and where, is as it was after a stop anywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_run import make_trainer, small_config, small_data
+from test_resume import numbers, stop_after
+from torch import Tensor, nn
+
+from outlast.errors import InterruptedRunError, ModelError
+from outlast.train.trainer import Trainer
+
+STOPS = [4, 5, 9, 17]  # an epoch has four steps, and two batches of validation
+
+
+class Own(nn.Module):
+    """Two layers; what else it keeps is for :meth:`extra` to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 1)
+        self.extra()
+
+    def extra(self) -> None:
+        """Nothing."""
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """The representation."""
+        return self.body(rows).tanh()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(self.hidden(rows))
+
+
+def trainer_of(kind: Callable[[], nn.Module], folder: Path, **training: Any) -> Trainer:
+    """A trainer for it, made anew as in each attempt."""
+    folder.mkdir(exist_ok=True)
+    config = small_config(**training)
+    parts = make_trainer(folder, small_data(), config)
+    torch.manual_seed(0)
+    network = kind()
+    return Trainer(
+        model=network,
+        data=parts.data,
+        objective=parts.objective,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9),
+        config=config,
+        folder=folder,
+    )
+
+
+def leaves(value: Any) -> Any:
+    """Plain values that differ when a bit, a dtype, a type or an order does."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), list(value.shape), value.reshape(-1).tolist()
+    if isinstance(value, dict):
+        return type(value).__name__, [(key, leaves(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value).__name__, [leaves(item) for item in value]
+    return value
+
+
+def end_of(trainer: Trainer, folder: Path, history: dict[str, Any]) -> Any:
+    """What a run ends with."""
+    best = torch.load(folder / "model_best.pt", weights_only=True)
+    buffers = dict(trainer.model.named_buffers(remove_duplicate=False))
+    state = dict(trainer.model.state_dict())
+    return [leaves(item) for item in (best["weights"], buffers, state, numbers(history))]
+
+
+def keeps_the_law(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+    """Stopped once, anywhere, a run of new objects ends as the undisturbed one does."""
+    straight = trainer_of(kind, tmp_path / "straight")
+    expected = end_of(straight, tmp_path / "straight", straight.train(3, 0))
+    for stop in STOPS:
+        folder = tmp_path / f"stop-{stop}"
+        first = trainer_of(kind, folder)
+        stop_after(first, stop)
+        with pytest.raises(InterruptedRunError):
+            first.train(3, 0)
+        second = trainer_of(kind, folder)
+        assert end_of(second, folder, second.train(3, 0)) == expected, stop
+
+
+class KeepsActivation(Own):
+    """For people who look: no number depends on it."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.attention = self.hidden(rows)
+        return self.head(self.attention)
+
+
+class Cached(Own):
+    """Made once, in whichever pass comes first, and used in training."""
+
+    def extra(self) -> None:
+        self.cache: dict[int, Tensor] = {}
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if len(rows) not in self.cache:
+            self.cache[len(rows)] = self.head.weight.new_full((8,), float(len(rows)))
+        return self.head(self.hidden(rows) * self.cache[len(rows)])
+
+
+class OldWeightNorm(Own):
+    """Which keeps the weight in a plain attribute, batch normalization beside it."""
+
+    def extra(self) -> None:
+        self.body = nn.utils.weight_norm(self.body)
+        self.norm = nn.BatchNorm1d(8)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        return self.norm(self.body(rows)).tanh()
+
+
+class OldSpectralNorm(Own):
+    """The same, with buffers."""
+
+    def extra(self) -> None:
+        self.body = nn.utils.spectral_norm(self.body)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("kind", [Own, KeepsActivation, Cached, OldWeightNorm, OldSpectralNorm])
+def test_a_tensor_in_a_plain_attribute_is_allowed(kind: type[Own], tmp_path: Path) -> None:
+    """Also one that validation has made."""
+    keeps_the_law(kind, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_single_row_is_tried_on_a_copy_of_such_a_network_too(tmp_path: Path) -> None:
+    """Torch copies no tensor that a gradient goes through."""
+    data = small_data(train=32)
+    trainer = trainer_of(OldWeightNorm, tmp_path)
+    trainer.data = data
+    trainer.config = small_config(batch_size=8, grad_accum_split=5)
+    with pytest.raises(ModelError, match="cannot train on one row"):
+        trainer.train(1)
+
+
+def test_training_goes_on_after_a_save_in_validation(tmp_path: Path) -> None:
+    """The next copy is made in the memory of the one before, wherever that was made."""
+    trainer = trainer_of(Own, tmp_path)
+    seen = iter(range(1, 100))
+    trainer._keeper.poll._is_save_due = lambda: next(seen) in (6, 7)  # type: ignore[method-assign]
+    trainer.train(2, 0)
