@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from outlast.model.copies import copied
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
@@ -165,10 +166,7 @@ class RunState:
 
     def keep_best(self) -> None:
         """Remember the weights as they are now."""
-        self.best_weights = {
-            name: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
-            for name, value in self.model.state_dict().items()
-        }
+        self.best_weights = copied(self.model.state_dict())
 
     def start_next_epoch(self) -> None:
         """Move on; the sums of the epoch before are gone."""

@@ -1,5 +1,7 @@
 """Networks of the user's own: what they keep, and where, is as it was after a stop anywhere."""
 
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from small_run import make_trainer, small_config, small_data
 from test_resume import numbers, stop_after
 from torch import Tensor, nn
 
-from outlast.errors import InterruptedRunError, ModelError
+from outlast.errors import CheckpointError, InterruptedRunError, ModelError
 from outlast.train.trainer import Trainer
 
 STOPS = [4, 5, 9, 17]  # an epoch has four steps, and two batches of validation
@@ -148,3 +150,134 @@ def test_training_goes_on_after_a_save_in_validation(tmp_path: Path) -> None:
     seen = iter(range(1, 100))
     trainer._keeper.poll._is_save_due = lambda: next(seen) in (6, 7)  # type: ignore[method-assign]
     trainer.train(2, 0)
+
+
+class ExtraDict(Own):
+    """Gives its own dict, and a list in it."""
+
+    def extra(self) -> None:
+        self.table: Any = {"n": 0, "seen": []}
+
+    def get_extra_state(self) -> Any:
+        return self.table
+
+    def set_extra_state(self, state: Any) -> None:
+        self.table = state
+
+    def note(self) -> None:
+        """Once in each training pass."""
+        self.table["n"] += 1
+        self.table["seen"].append(self.table["n"])
+
+    def factor(self) -> Any:
+        """What the logits are scaled by."""
+        return 1 + 0.01 * self.table["n"] + 0.001 * len(self.table["seen"])
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.note()
+        return super().forward(rows) * self.factor()
+
+
+class ExtraTensors(ExtraDict):
+    """One tensor under two names, which a step changes in place."""
+
+    def extra(self) -> None:
+        mean = torch.zeros(1)
+        self.table = {"mean": mean, "all": [mean]}
+
+    def note(self) -> None:
+        self.table["mean"].lerp_(self.body.weight.detach().mean(), 0.1)
+
+    def factor(self) -> Any:
+        return 1 + self.table["all"][0]
+
+
+class ExtraSet(ExtraDict):
+    """Nothing but a set."""
+
+    def extra(self) -> None:
+        self.table = set()
+
+    def note(self) -> None:
+        self.table.add(len(self.table))
+
+    def factor(self) -> Any:
+        return 1 + 0.01 * len(self.table)
+
+
+class ExtraCounter(ExtraDict):
+    """A dict that knows of keys that it lacks."""
+
+    def extra(self) -> None:
+        self.table = Counter()
+
+    def note(self) -> None:
+        self.table[f"{len(self.table)}"] += 1
+
+    def factor(self) -> Any:
+        return 1 + 0.01 * self.table["3"] + 0.01 * len(self.table)
+
+
+class ExtraOrder(ExtraDict):
+    """A dict that is turned round."""
+
+    def extra(self) -> None:
+        self.table = OrderedDict(a=1.0, b=1.1, c=1.2)
+
+    def note(self) -> None:
+        self.table.move_to_end(next(iter(self.table)))
+
+    def factor(self) -> Any:
+        return next(iter(self.table.values()))
+
+
+class Versioned(Own):
+    """Reads a state of its first version in another way, as modules of torch's own do."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        if metadata.get("version", 1) < 2:
+            state[f"{prefix}body.bias"] = -state[f"{prefix}body.bias"]
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+@pytest.mark.parametrize("kind", [ExtraDict, ExtraTensors, ExtraSet, ExtraCounter, ExtraOrder])
+def test_what_it_gives_may_be_its_own(kind: type[Own], tmp_path: Path) -> None:
+    """The state is of its boundary, and of the types that the network knows."""
+    keeps_the_law(kind, tmp_path)
+
+
+def test_the_version_of_a_module_is_kept(tmp_path: Path) -> None:
+    """In the state, and in the model."""
+    keeps_the_law(Versioned, tmp_path)
+    content = torch.load(tmp_path / "straight" / "model_best.pt", weights_only=True)
+    again = Versioned()
+    again.load_state_dict(content["weights"])
+    assert torch.equal(again.body.bias, content["weights"]["body.bias"])
+
+
+def test_best_weights_share_nothing_with_the_network(tmp_path: Path) -> None:
+    """At whatever depth."""
+    trainer = trainer_of(ExtraTensors, tmp_path)
+    trainer.run.keep_best()
+    best = trainer.run.best_weights
+    before = leaves(best)
+    trainer.train_epoch()
+    assert leaves(dict(trainer.study.state_dict())) != leaves(dict(best))
+    assert leaves(best) == before
+
+
+def test_a_state_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
+    """In words, at the first save."""
+
+    class Locked(ExtraDict):
+        def get_extra_state(self) -> Any:
+            return threading.Lock()
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    with pytest.raises(CheckpointError, match="correct its get_extra_state"):
+        trainer_of(Locked, tmp_path).train(1)
