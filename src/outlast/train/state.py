@@ -1,6 +1,8 @@
 """What must survive a kill: the live parts of a run, and what the state file holds of them."""
 
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -123,17 +125,24 @@ class RunState:
     history: History
     position: Position
     best_weights: dict[str, Any]
+    _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
 
     def capture(self, recipe: Recipe) -> SavedState:
         """Return what a state file must hold. Collective: every rank must call it."""
+        weights, buffers = self.model.state_dict(), _transient_buffers(self.model)
+        if self._held is not None:
+            held, buffers = self._held
+            for name in weights.keys() - {name for name, _ in _parameters(self.model)}:
+                del weights[name]  # what validation has added
+            weights.update(held)
         return SavedState(
             format=FORMAT,
             recipe=recipe,
             epoch=self.position.epoch,
             step=self.position.step,
             train_seconds=self.position.train_seconds,
-            weights=self.model.state_dict(),
-            buffers=_transient_buffers(self.model),
+            weights=weights,
+            buffers=buffers,
             best_weights=self.best_weights,
             optimizer=self.optimizer.state_dict(),
             clipping=self.clipping.state_dict(),
@@ -143,6 +152,22 @@ class RunState:
             sums=self.meter.state(),
             history=self.history.rows,
         )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Capture, within, what the network holds beside its parameters as it is now.
+
+        For a validation: the next attempt begins it anew, and what it has counted would be
+        counted twice.
+        """
+        parameters = {name for name, _ in _parameters(self.model)}
+        state = self.model.state_dict().items()
+        rest = {name: value for name, value in state if name not in parameters}
+        self._held = copied((rest, _transient_buffers(self.model)))
+        try:
+            yield
+        finally:
+            self._held = None
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
@@ -172,6 +197,10 @@ class RunState:
         """Move on; the sums of the epoch before are gone."""
         self.position = Position(self.position.epoch + 1)
         self.meter.start_epoch()
+
+
+def _parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    return model.named_parameters(remove_duplicate=False)
 
 
 def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -281,3 +281,33 @@ def test_a_state_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="correct its get_extra_state"):
         trainer_of(Locked, tmp_path).train(1)
+
+
+class CountsEverywhere(Own):
+    """In each pass, validation's too: in buffers of both kinds, in extra state, in a new buffer."""
+
+    def extra(self) -> None:
+        self.register_buffer("passes", torch.zeros(()))
+        self.register_buffer("short", torch.zeros(()), persistent=False)
+        self.table = {"n": 0}
+
+    def get_extra_state(self) -> Any:
+        return self.table
+
+    def set_extra_state(self, state: Any) -> None:
+        self.table = state
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.passes += 1
+        self.short = self.short + 1
+        self.table["n"] += 1
+        if not self.training:
+            last = getattr(self, "seen", torch.zeros(0))
+            self.register_buffer("seen", torch.cat([last, self.passes[None]]))
+        factor = 1 + 0.01 * self.passes + 0.02 * self.short + 0.03 * self.table["n"]
+        return super().forward(rows) * factor
+
+
+def test_validation_is_not_counted_twice(tmp_path: Path) -> None:
+    """After a stop within it, which the next attempt begins with its first batch."""
+    keeps_the_law(CountsEverywhere, tmp_path)
