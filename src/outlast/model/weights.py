@@ -1,38 +1,72 @@
 """Weights back into a network that was built anew, with the buffers that it made on the way."""
 
+import copy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from outlast.model.copies import identity, is_plain
+
+EXTRA_STATE = "_extra_state"  # the last part of its name in a state dict of torch's
 
 
 def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: bool = True) -> None:
     """Load a state dict strictly; but take buffers as they have become.
 
-    A network may grow a buffer, give one to a name that was None, or register one in its
-    ``forward``. torch would refuse all three.
+    A network may grow a buffer, change its dtype, give one to a name that was None, or register
+    one in its ``forward``. torch would refuse or convert them. One tensor under two names stays
+    one, two stay two. What fits is written in place: others may hold the tensor as well.
 
     Args:
         network: As its constructor makes it; its device stays.
-        weights: Its state dict, or buffers alone.
+        weights: Its state dict, or buffers alone. Nothing of it becomes part of the network.
         persistent: False: ``weights`` are buffers that are no part of the state dict.
 
     Raises:
         RuntimeError: A parameter is missing or surplus, or has another shape.
     """
     device = next((tensor.device for tensor in network.parameters()), None)
+    placed: dict[Any, Tensor] = {}
+    taken: set[int] = set()
     for name, value in weights.items():
         path, _, leaf = name.rpartition(".")
         module = _submodule(network, path)
-        if module is None or not isinstance(value, Tensor):
+        if module is None or not isinstance(value, Tensor) or leaf == EXTRA_STATE:
             continue
+        if leaf not in module._buffers and hasattr(module, leaf):
+            continue  # a parameter
         here = module._buffers.get(leaf)
-        if here is not None and here.shape == value.shape and persistent:
-            continue
-        if leaf in module._buffers or not hasattr(module, leaf):
-            place = device if here is None else here.device
-            module.register_buffer(leaf, value.clone().to(place), persistent=persistent)
+        buffer = placed.get(identity(value))
+        if buffer is None and here is not None and id(here) not in taken and _fits(here, value):
+            buffer = here
+        if buffer is None:
+            buffer = value.clone().to(device if here is None else here.device)
+        if buffer is not here:
+            module.register_buffer(leaf, buffer, persistent=persistent)
+        elif not persistent:
+            with torch.no_grad():
+                buffer.copy_(value)
+        placed[identity(value)] = buffer
+        taken.add(id(buffer))
     if persistent:
-        network.load_state_dict(weights, strict=True)
+        network.load_state_dict(_with_own_extra_state(weights), strict=True)
+
+
+def _fits(here: Tensor, value: Tensor) -> bool:
+    """Tell whether ``value`` can be written into the memory of ``here``."""
+    strides = zip(here.shape, here.stride(), strict=True) if is_plain(here) else ()
+    is_expanded = any(size > 1 and stride == 0 for size, stride in strides)
+    form = here.dtype, here.shape, is_plain(here)
+    return form == (value.dtype, value.shape, is_plain(value)) and not is_expanded
+
+
+def _with_own_extra_state(weights: dict[str, Any]) -> dict[str, Any]:
+    """Return them with copies of what set_extra_state() will get, to change as it likes."""
+    ours = copy.copy(weights)  # its _metadata, too
+    extra = {name: ours[name] for name in ours if name.rpartition(".")[2] == EXTRA_STATE}
+    ours.update(copy.deepcopy(extra))
+    return ours
 
 
 def _submodule(network: nn.Module, path: str) -> nn.Module | None:

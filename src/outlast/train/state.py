@@ -206,4 +206,5 @@ def _parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers that the state dict leaves out: no kill may change those either."""
     kept = model.state_dict().keys()
-    return {name: buffer for name, buffer in model.named_buffers() if name not in kept}
+    buffers = model.named_buffers(remove_duplicate=False)
+    return {name: buffer for name, buffer in buffers if name not in kept}

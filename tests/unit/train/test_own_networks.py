@@ -193,6 +193,16 @@ class ExtraTensors(ExtraDict):
         return 1 + self.table["all"][0]
 
 
+class ExtraBare(ExtraTensors):
+    """A tensor, and nothing around it."""
+
+    def get_extra_state(self) -> Any:
+        return self.table["mean"]
+
+    def set_extra_state(self, state: Any) -> None:
+        self.table = {"mean": state, "all": [state]}
+
+
 class ExtraSet(ExtraDict):
     """Nothing but a set."""
 
@@ -243,7 +253,10 @@ class Versioned(Own):
         super()._load_from_state_dict(state, prefix, metadata, *rest)
 
 
-@pytest.mark.parametrize("kind", [ExtraDict, ExtraTensors, ExtraSet, ExtraCounter, ExtraOrder])
+EXTRA = [ExtraDict, ExtraTensors, ExtraBare, ExtraSet, ExtraCounter, ExtraOrder]
+
+
+@pytest.mark.parametrize("kind", EXTRA)
 def test_what_it_gives_may_be_its_own(kind: type[Own], tmp_path: Path) -> None:
     """The state is of its boundary, and of the types that the network knows."""
     keeps_the_law(kind, tmp_path)
@@ -311,3 +324,120 @@ class CountsEverywhere(Own):
 def test_validation_is_not_counted_twice(tmp_path: Path) -> None:
     """After a stop within it, which the next attempt begins with its first batch."""
     keeps_the_law(CountsEverywhere, tmp_path)
+
+
+class Mean(Own):
+    """A running mean; where it is kept, and how, is varied."""
+
+    persistent = True
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """As a buffer."""
+        self.register_buffer(name, value, persistent=self.persistent)
+
+    def extra(self) -> None:
+        self.keep("mean", torch.zeros(8))
+
+    def update(self, hidden: Tensor) -> None:
+        """In place."""
+        self.mean.lerp_(hidden.mean(0), 0.1)
+
+    def read(self) -> Tensor:
+        """What is added to the representation."""
+        return self.mean
+
+    def forward(self, rows: Tensor) -> Tensor:
+        hidden = self.hidden(rows)
+        if self.training:
+            self.update(hidden.detach())
+        return self.head(hidden + self.read().float() * 1.001)
+
+
+class BecomesFloat(Mean):
+    """An integer at first."""
+
+    def extra(self) -> None:
+        self.keep("mean", torch.tensor(0))
+
+    def update(self, hidden: Tensor) -> None:
+        self.mean = 0.9 * self.mean + 0.1 * hidden.mean()
+
+
+class BecomesDouble(Mean):
+    """float32 at first."""
+
+    def update(self, hidden: Tensor) -> None:
+        self.mean = 0.9 * self.mean.double() + 0.1 * hidden.double().mean(0)
+
+
+class InTwoModules(Mean):
+    """One tensor, known to both; another, of another shape than at first; in a list as well."""
+
+    def extra(self) -> None:
+        super().extra()
+        self.sub = nn.Identity()
+        self.sub.register_buffer("mean", self.mean, persistent=self.persistent)
+        self.keep("grown", torch.zeros(0))
+        self.keep("too", self.grown)
+        self.holders = [self.mean]
+
+    def update(self, hidden: Tensor) -> None:
+        super().update(hidden)
+        if len(self.grown) == 0:
+            self.grown = self.too = torch.zeros(8)
+        self.grown.lerp_(hidden.mean(0), 0.1)
+
+    def read(self) -> Tensor:
+        return self.sub.mean + self.holders[0] + (self.too if len(self.too) else 0)
+
+
+class ComesApart(Mean):
+    """One tensor under two names, until one name gets another."""
+
+    def extra(self) -> None:
+        super().extra()
+        self.keep("first", self.mean)
+
+    def update(self, hidden: Tensor) -> None:
+        self.mean = 0.9 * self.mean + 0.1 * hidden.mean(0)
+
+    def read(self) -> Tensor:
+        return self.mean - self.first
+
+
+class Joins(Mean):
+    """Two tensors, of which training makes one; equal at first."""
+
+    def extra(self) -> None:
+        super().extra()
+        self.keep("other", torch.zeros(8))
+
+    def update(self, hidden: Tensor) -> None:
+        self.other = self.mean
+        super().update(hidden)
+
+    def read(self) -> Tensor:
+        return self.mean + self.other
+
+
+class Expanded(Mean):
+    """Not in place: all its rows are one."""
+
+    def extra(self) -> None:
+        self.keep("mean", torch.zeros(1, 8).expand(3, 8))
+
+    def update(self, hidden: Tensor) -> None:
+        self.mean = self.mean + 0.01 * hidden.mean(0)
+
+    def read(self) -> Tensor:
+        return self.mean.sum(0)
+
+
+MEANS = [Mean, BecomesFloat, BecomesDouble, InTwoModules, ComesApart, Joins, Expanded]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("kind", MEANS)
+def test_a_buffer_is_as_it_has_become(kind: type[Mean], persistent: bool, tmp_path: Path) -> None:
+    """Its dtype, and who else holds it."""
+    keeps_the_law(type(kind.__name__, (kind,), {"persistent": persistent}), tmp_path)
