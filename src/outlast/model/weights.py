@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from outlast.model.copies import identity, is_plain
 
-EXTRA_STATE = "_extra_state"  # the last part of its name in a state dict of torch's
-
 
 def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: bool = True) -> None:
     """Load a state dict strictly; but take buffers as they have become.
@@ -32,7 +30,7 @@ def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: boo
     for name, value in weights.items():
         path, _, leaf = name.rpartition(".")
         module = _submodule(network, path)
-        if module is None or not isinstance(value, Tensor) or leaf == EXTRA_STATE:
+        if module is None or not isinstance(value, Tensor) or is_extra_state(name):
             continue
         if leaf not in module._buffers and hasattr(module, leaf):
             continue  # a parameter
@@ -53,6 +51,11 @@ def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: boo
         network.load_state_dict(_with_own_extra_state(weights), strict=True)
 
 
+def is_extra_state(name: str) -> bool:
+    """Tell whether this part of a state dict is what a module's get_extra_state() gave."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
 def _fits(here: Tensor, value: Tensor) -> bool:
     """Tell whether ``value`` can be written into the memory of ``here``."""
     strides = zip(here.shape, here.stride(), strict=True) if is_plain(here) else ()
@@ -64,7 +67,7 @@ def _fits(here: Tensor, value: Tensor) -> bool:
 def _with_own_extra_state(weights: dict[str, Any]) -> dict[str, Any]:
     """Return them with copies of what set_extra_state() will get, to change as it likes."""
     ours = copy.copy(weights)  # its _metadata, too
-    extra = {name: ours[name] for name in ours if name.rpartition(".")[2] == EXTRA_STATE}
+    extra = {name: ours[name] for name in ours if is_extra_state(name)}
     ours.update(copy.deepcopy(extra))
     return ours
 

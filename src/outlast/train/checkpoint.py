@@ -15,6 +15,7 @@ import torch
 
 from outlast.errors import CheckpointError
 from outlast.files import digest, is_intact, remove_leftovers, seal_into, write_atomically
+from outlast.model.weights import is_extra_state
 from outlast.recipe import Recipe, changed_keys, fingerprint
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.state import FORMAT, SavedState
@@ -53,6 +54,7 @@ class Checkpoints:
                 self._is_readable = True
 
         self._claim.ensure()
+        _check_extra_state(state)
         try:
             write_atomically(self.current, write, self.previous, self._claim.staging)
         except OSError:
@@ -174,7 +176,17 @@ class Checkpoints:
         return None
 
 
-def _check_readable(path: Path) -> None:
+def _check_extra_state(state: SavedState) -> None:
+    """Refuse at each save what a network gives and no attempt could load: it may change."""
+    extra = {name: value for name, value in state.weights.items() if is_extra_state(name)}
+    if extra:
+        content = io.BytesIO()
+        torch.save(extra, content)
+        content.seek(0)
+        _check_readable(content)
+
+
+def _check_readable(path: Path | BinaryIO) -> None:
     """Refuse at the first save what no attempt could load: it would start over for ever."""
     try:
         # all but the numbers: on this device there are none

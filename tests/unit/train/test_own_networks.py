@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_run import make_trainer, small_config, small_data
@@ -324,6 +325,21 @@ class CountsEverywhere(Own):
 def test_validation_is_not_counted_twice(tmp_path: Path) -> None:
     """After a stop within it, which the next attempt begins with its first batch."""
     keeps_the_law(CountsEverywhere, tmp_path)
+
+
+def test_a_state_that_becomes_unreadable_is_refused(tmp_path: Path) -> None:
+    """At that save, though the one before could be read: else it would start over for ever."""
+
+    class Numpy(ExtraDict):
+        def note(self) -> None:
+            super().note()
+            if self.table["n"] > 6:
+                self.table["best"] = np.float64(1)
+
+    with pytest.raises(CheckpointError, match="correct its get_extra_state"):
+        trainer_of(Numpy, tmp_path).train(3, 0)
+    state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
+    assert state["epoch"] == 1
 
 
 class Mean(Own):
