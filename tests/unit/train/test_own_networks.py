@@ -4,7 +4,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -340,6 +340,75 @@ def test_a_state_that_becomes_unreadable_is_refused(tmp_path: Path) -> None:
         trainer_of(Numpy, tmp_path).train(3, 0)
     state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
     assert state["epoch"] == 1
+
+
+class GetsOnly(Own):
+    """Without the other half."""
+
+    def get_extra_state(self) -> Any:
+        return {"n": 1}
+
+
+class ClearsFirst(ExtraDict):
+    """Fills its own dict, and not one that it is given."""
+
+    def set_extra_state(self, state: Any) -> None:
+        self.table.clear()
+        self.table.update(state)
+
+
+class HidesItsBody(Own):
+    """As networks do whose frozen part is large."""
+
+    def extra(self) -> None:
+        self.body.requires_grad_(False)
+
+        def leave_out(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+            for name in [name for name in state if name.startswith(f"{prefix}body")]:
+                del state[name]
+
+        self._register_state_dict_hook(leave_out)
+
+
+class Pair(NamedTuple):
+    """No plain value."""
+
+    a: int
+    b: int
+
+
+class GivesPair(ExtraDict):
+    """A tuple that has a name."""
+
+    def get_extra_state(self) -> Any:
+        return Pair(1, 2)
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (GetsOnly, "get_extra_state.. needs a set_extra_state"),
+        (HidesItsBody, "body.weight.*no hook may leave out a parameter"),
+        (GivesPair, "correct its get_extra_state"),
+    ],
+)
+def test_a_state_that_does_not_come_back_is_refused_at_once(
+    kind: type[Own], words: str, tmp_path: Path
+) -> None:
+    """In a line, and not by the first attempt after a kill."""
+    trainer = trainer_of(kind, tmp_path)
+    trainer._keeper.poll._every_seconds = 0
+    with pytest.raises((ModelError, CheckpointError), match=words):
+        trainer.train(1)
+    assert trainer.run.position.epoch == 0
+
+
+def test_set_extra_state_gets_a_copy(tmp_path: Path) -> None:
+    """To do with as it likes, at a fresh start, too."""
+    keeps_the_law(ClearsFirst, tmp_path)
 
 
 class Mean(Own):
