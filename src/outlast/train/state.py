@@ -13,6 +13,7 @@ from outlast.model.copies import copied
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
+from outlast.train.form import Form
 from outlast.train.history import History
 from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
@@ -127,8 +128,17 @@ class RunState:
     best_weights: dict[str, Any]
     _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
 
+    def __post_init__(self) -> None:
+        """Note how the network was built."""
+        self._form = Form(self.model)
+
     def capture(self, recipe: Recipe) -> SavedState:
-        """Return what a state file must hold. Collective: every rank must call it."""
+        """Return what a state file must hold. Collective: every rank must call it.
+
+        Raises:
+            ModelError: No state can hold what training has made of the network.
+        """
+        self._form.refuse_changed()
         weights, buffers = self.model.state_dict(), _transient_buffers(self.model)
         if self._held is not None:
             held, buffers = self._held
