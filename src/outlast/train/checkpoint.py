@@ -5,6 +5,7 @@ Not a declared output on purpose: Snakemake deletes the declared outputs of a fa
 
 import errno
 import io
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -181,7 +182,10 @@ def _check_extra_state(state: SavedState) -> None:
     extra = {name: value for name, value in state.weights.items() if is_extra_state(name)}
     if extra:
         content = io.BytesIO()
-        torch.save(extra, content)
+        try:
+            torch.save(extra, content)
+        except Exception as error:  # a class that pickle does not find by its name
+            raise _unreadable(str(error)) from error
         content.seek(0)
         _check_readable(content)
 
@@ -192,7 +196,12 @@ def _check_readable(path: Path | BinaryIO) -> None:
         # all but the numbers: on this device there are none
         torch.load(path, weights_only=True, map_location="meta")
     except Exception as error:
-        raise CheckpointError(
-            "model.network: its state holds something else than tensors and plain values"
-            f" ({str(error).splitlines()[0]}); correct its get_extra_state()"
-        ) from error
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        raise _unreadable(named[1] if named else str(error).splitlines()[0]) from error
+
+
+def _unreadable(what: str) -> CheckpointError:
+    return CheckpointError(
+        f"model.network: its state holds something else than tensors and plain values ({what});"
+        " correct its get_extra_state()"
+    )

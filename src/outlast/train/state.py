@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class SavedState:
         selection: State dict.
         sums: Running sums of the current epoch, of each rank.
         history: Rows of the finished epochs.
+        frozen: Names of the parameters that get no gradient.
     """
 
     format: int
@@ -62,6 +63,7 @@ class SavedState:
     selection: dict[str, Any]
     sums: list[dict[str, Any]]
     history: list[dict[str, Any]]
+    frozen: list[str] = field(default_factory=list)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -161,6 +163,7 @@ class RunState:
             selection=self.selection.state_dict(),
             sums=self.meter.state(),
             history=self.history.rows,
+            frozen=[name for name, one in _parameters(self.model) if not one.requires_grad],
         )
 
     @contextmanager
@@ -183,6 +186,8 @@ class RunState:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
         load_weights(self.model, saved.weights)
         load_weights(self.model, saved.buffers, persistent=False)
+        for name, parameter in _parameters(self.model):
+            parameter.requires_grad_(name not in saved.frozen)
         self.optimizer.load_state_dict(saved.optimizer)
         self.clipping.load_state_dict(saved.clipping)
         if saved.scaler:

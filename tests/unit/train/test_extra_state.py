@@ -198,12 +198,20 @@ class GivesPair(ExtraDict):
         pass
 
 
+class GivesLocal(GivesPair):
+    """The same, of a class that nobody can find."""
+
+    def get_extra_state(self) -> Any:
+        return type("Hidden", (), {})()
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         (GetsOnly, "get_extra_state.. needs a set_extra_state"),
         (HidesItsBody, "body.weight.*no hook may leave out a parameter"),
-        (GivesPair, "correct its get_extra_state"),
+        (GivesPair, "test_extra_state.Pair.; correct its get_extra_state"),
+        (GivesLocal, "correct its get_extra_state"),
     ],
 )
 def test_a_state_that_does_not_come_back_is_refused_at_once(

@@ -124,3 +124,27 @@ class CountsEverywhere(Own):
 def test_validation_is_not_counted_twice(tmp_path: Path) -> None:
     """After a stop within it, which the next attempt begins with its first batch."""
     keeps_the_law(CountsEverywhere, tmp_path)
+
+
+class Freezes(Own):
+    """Its first layer, at its sixth step and for good; its bias until the ninth."""
+
+    def extra(self) -> None:
+        self.register_buffer("steps", torch.tensor(0))
+        self.bias = nn.Parameter(torch.zeros(8))
+        self.head.bias.requires_grad_(False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps == 6:
+                self.body.requires_grad_(False)
+                self.bias.requires_grad_(False)
+            if self.steps == 9:
+                self.bias.requires_grad_(True)
+        return self.head(self.hidden(rows) + self.bias)
+
+
+def test_what_has_been_frozen_stays_frozen(tmp_path: Path) -> None:
+    """Though the constructor knows nothing of it."""
+    keeps_the_law(Freezes, tmp_path)
