@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from outlast.model.copies import identity, is_plain
 
 
-def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: bool = True) -> None:
+def load_weights(
+    network: nn.Module, weights: dict[str, Any], transient: dict[str, Tensor] | None = None
+) -> None:
     """Load a state dict strictly; but take buffers as they have become.
 
     A network may grow a buffer, change its dtype, give one to a name that was None, or register
@@ -18,37 +20,50 @@ def load_weights(network: nn.Module, weights: dict[str, Any], *, persistent: boo
 
     Args:
         network: As its constructor makes it; its device stays.
-        weights: Its state dict, or buffers alone. Nothing of it becomes part of the network.
-        persistent: False: ``weights`` are buffers that are no part of the state dict.
+        weights: Its state dict. Nothing of it becomes part of the network.
+        transient: Buffers that are no part of the state dict.
 
     Raises:
         RuntimeError: A parameter is missing or surplus, or has another shape.
     """
-    device = next((tensor.device for tensor in network.parameters()), None)
-    placed: dict[Any, Tensor] = {}
-    taken: set[int] = set()
+    places = _Places(network)
     for name, value in weights.items():
+        if isinstance(value, Tensor) and not is_extra_state(name):
+            places.give(name, value, persistent=True)
+    given = [places.give(*item, persistent=False) for item in (transient or {}).items()]
+    network.load_state_dict(_with_own_extra_state(weights), strict=True)
+    with torch.no_grad():
+        for buffer, value in zip(given, (transient or {}).values(), strict=True):
+            if buffer is not None:
+                buffer.copy_(value)
+
+
+class _Places:
+    """Gives buffers the memory that they need, before they are loaded."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._device = next((tensor.device for tensor in network.parameters()), None)
+        self._given: dict[Any, Tensor] = {}
+        self._taken: set[int] = set()
+
+    def give(self, name: str, value: Tensor, *, persistent: bool) -> Tensor | None:
+        """Return the buffer of that name, made anew where ``value`` does not fit; None: is none."""
         path, _, leaf = name.rpartition(".")
-        module = _submodule(network, path)
-        if module is None or not isinstance(value, Tensor) or is_extra_state(name):
-            continue
-        if leaf not in module._buffers and hasattr(module, leaf):
-            continue  # a parameter
+        module = _submodule(self._network, path)
+        if module is None or (leaf not in module._buffers and hasattr(module, leaf)):
+            return None  # a parameter, or of another form: torch will tell
         here = module._buffers.get(leaf)
-        buffer = placed.get(identity(value))
-        if buffer is None and here is not None and id(here) not in taken and _fits(here, value):
-            buffer = here
+        buffer = self._given.get(identity(value))
+        if buffer is None and here is not None and id(here) not in self._taken:
+            buffer = here if _fits(here, value) else None
         if buffer is None:
-            buffer = value.clone().to(device if here is None else here.device)
+            buffer = value.clone().to(self._device if here is None else here.device)
         if buffer is not here:
             module.register_buffer(leaf, buffer, persistent=persistent)
-        elif not persistent:
-            with torch.no_grad():
-                buffer.copy_(value)
-        placed[identity(value)] = buffer
-        taken.add(id(buffer))
-    if persistent:
-        network.load_state_dict(_with_own_extra_state(weights), strict=True)
+        self._given[identity(value)] = buffer
+        self._taken.add(id(buffer))
+        return buffer
 
 
 def is_extra_state(name: str) -> bool:

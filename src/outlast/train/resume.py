@@ -7,6 +7,7 @@ from torch import nn
 
 from outlast.distributed import Distributed
 from outlast.errors import CheckpointError, ModelError
+from outlast.model.copies import copied
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.checkpoint import Checkpoints
@@ -53,7 +54,9 @@ def _load_own(model: nn.Module, distributed: Distributed) -> None:
     Raises:
         ModelError: It cannot: a kill would be the end of the run.
     """
-    state = distributed.broadcast(model.state_dict())
+    state = model.state_dict()
+    if distributed.world_size > 1:  # a copy: what two modules share would become two on its way
+        state = distributed.broadcast(copied(state) if distributed.is_main else {})
     try:
         load_weights(model, state)
     except Exception as error:  # whatever set_extra_state() or a hook may raise

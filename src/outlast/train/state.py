@@ -184,10 +184,10 @@ class RunState:
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
-        load_weights(self.model, saved.weights)
-        load_weights(self.model, saved.buffers, persistent=False)
+        load_weights(self.model, saved.weights, saved.buffers)
+        frozen = set(saved.frozen)
         for name, parameter in _parameters(self.model):
-            parameter.requires_grad_(name not in saved.frozen)
+            parameter.requires_grad_(name not in frozen)
         self.optimizer.load_state_dict(saved.optimizer)
         self.clipping.load_state_dict(saved.clipping)
         if saved.scaler:

@@ -1,5 +1,6 @@
 """Buffers that training changes in other ways than by a number: restored, or refused early."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from own_networks import Own, keeps_the_law, trainer_of
 from torch import Tensor, nn
 
+from outlast.distributed import Distributed
 from outlast.errors import ModelError
+from outlast.train.selection import StoppingRule
 
 
 class Mean(Own):
@@ -90,6 +93,20 @@ class ComesApart(Mean):
         return self.mean - self.first
 
 
+class PartlyTransient(Mean):
+    """One tensor as a buffer of either kind, until one of them gets another."""
+
+    def extra(self) -> None:
+        super().extra()
+        self.register_buffer("first", self.mean, persistent=not self.persistent)
+
+    def update(self, hidden: Tensor) -> None:
+        self.mean = 0.9 * self.mean + 0.1 * hidden.mean(0)
+
+    def read(self) -> Tensor:
+        return self.mean - self.first
+
+
 class Joins(Mean):
     """Two tensors, of which training makes one; equal at first."""
 
@@ -118,7 +135,16 @@ class Expanded(Mean):
         return self.mean.sum(0)
 
 
-MEANS = [Mean, BecomesFloat, BecomesDouble, InTwoModules, ComesApart, Joins, Expanded]
+MEANS = [
+    Mean,
+    BecomesFloat,
+    BecomesDouble,
+    InTwoModules,
+    ComesApart,
+    PartlyTransient,
+    Joins,
+    Expanded,
+]
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -126,6 +152,23 @@ MEANS = [Mean, BecomesFloat, BecomesDouble, InTwoModules, ComesApart, Joins, Exp
 def test_a_buffer_is_as_it_has_become(kind: type[Mean], persistent: bool, tmp_path: Path) -> None:
     """Its dtype, and who else holds it."""
     keeps_the_law(type(kind.__name__, (kind,), {"persistent": persistent}), tmp_path)
+
+
+class Sends(Distributed):
+    """The first of two ranks; gets what the second would."""
+
+    def broadcast(self, value: Any) -> Any:
+        return pickle.loads(pickle.dumps(value))
+
+
+def test_what_two_modules_share_is_shared_on_every_rank(tmp_path: Path) -> None:
+    """At a fresh start, whose initial values are those of rank 0."""
+    trainer = trainer_of(InTwoModules, tmp_path)
+    trainer._keeper._distributed = Sends(world_size=2)
+    trainer._keeper.resume(StoppingRule(1, 0, True))
+    network = trainer.model
+    assert network.mean is network.sub.mean
+    assert network.mean is network.holders[0]
 
 
 class DropsBuffer(Mean):
