@@ -31,10 +31,10 @@ class PatientNet(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         marks = os.environ.get("OUTLAST_TEST_MARKS")
-        if marks and not torch.is_inference_mode_enabled() and self.training:
+        if marks and self.training:
             with Path(marks, f"training-{os.environ.get('RANK', '0')}").open("a") as file:
                 file.write(f"{time.time()}\n")  # a line for each part of a batch
-        if marks and torch.is_inference_mode_enabled():
+        if marks and not torch.is_grad_enabled():
             Path(marks, "validation").touch()
         time.sleep(float(os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")))
         return self.head(self.body(rows))

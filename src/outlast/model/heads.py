@@ -1,5 +1,6 @@
 """Auxiliary heads on the representation: an adversary against a confound, a regression."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +169,15 @@ class StudyNetwork(nn.Module):
 def split_weights(weights: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the state dict of the network alone, and that of the heads."""
     prefix = "network."
-    network = {key[len(prefix) :]: v for key, v in weights.items() if key.startswith(prefix)}
+    network = OrderedDict(
+        (key[len(prefix) :], v) for key, v in weights.items() if key.startswith(prefix)
+    )
+    # the versions of the modules, which torch keeps in an attribute
+    vars(network)["_metadata"] = {
+        path[len(prefix) :]: v
+        for path, v in getattr(weights, "_metadata", {}).items()
+        if f"{path}.".startswith(prefix)
+    }
     return network, {key: v for key, v in weights.items() if not key.startswith(prefix)}
 
 

@@ -3,6 +3,8 @@
 Not a declared output on purpose: Snakemake deletes the declared outputs of a failed job.
 """
 
+import io
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 
 from outlast.errors import CheckpointError
 from outlast.files import remove_leftovers, seal_into, write_atomically
+from outlast.model.weights import is_extra_state
 from outlast.recipe import Recipe, changed_keys, fingerprint
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.state import SavedState
@@ -51,6 +54,7 @@ class Checkpoints:
                 self._is_readable = True
 
         self._claim.ensure()
+        _check_extra_state(state)
         try:
             write_atomically(self.current, write, self.previous, self._claim.staging)
         except OSError:
@@ -173,13 +177,31 @@ def _read_again(path: Path) -> SavedState | None:
         return None
 
 
-def _check_readable(path: Path) -> None:
+def _check_extra_state(state: SavedState) -> None:
+    """Refuse at each save what a network gives and no attempt could load: it may change."""
+    extra = {name: value for name, value in state.weights.items() if is_extra_state(name)}
+    if extra:
+        content = io.BytesIO()
+        try:
+            torch.save(extra, content)
+        except Exception as error:  # a class that pickle does not find by its name
+            raise _unreadable(str(error)) from error
+        content.seek(0)
+        _check_readable(content)
+
+
+def _check_readable(path: Path | BinaryIO) -> None:
     """Refuse at the first save what no attempt could load: it would start over for ever."""
     try:
         # all but the numbers: on this device there are none
         torch.load(path, weights_only=True, map_location="meta")
     except Exception as error:
-        raise CheckpointError(
-            "model.network: its state holds something else than tensors and plain values"
-            f" ({str(error).splitlines()[0]}); correct its get_extra_state()"
-        ) from error
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        raise _unreadable(named[1] if named else str(error).splitlines()[0]) from error
+
+
+def _unreadable(what: str) -> CheckpointError:
+    return CheckpointError(
+        f"model.network: its state holds something else than tensors and plain values ({what});"
+        " correct its get_extra_state()"
+    )

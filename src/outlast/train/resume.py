@@ -3,8 +3,12 @@
 import logging
 from dataclasses import replace
 
+from torch import nn
+
 from outlast.distributed import Distributed
-from outlast.errors import CheckpointError
+from outlast.errors import CheckpointError, ModelError
+from outlast.model.copies import copied
+from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.selection import StoppingRule
@@ -31,16 +35,36 @@ def resume(
     saved = distributed.broadcast(replace(saved, best_weights={}) if saved else None)
     if saved is None:
         # equal by their seed already, unless the network draws from a source that we do not seed
-        run.model.load_state_dict(distributed.broadcast(run.model.state_dict()))
+        _load_own(run.model, distributed)
         return
     try:
         run.restore(replace(saved, best_weights=best_weights))
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:
         # its code is the same, by the recipe: what it builds depends on something else
         raise CheckpointError(
             "model.network: it was built in another form than the one whose state was saved"
             f" ({' '.join(str(error).split())}); build it from model.options alone, and remove"
             f" {checkpoints.current} to start over"
+        ) from error
+
+
+def _load_own(model: nn.Module, distributed: Distributed) -> None:
+    """Give every rank the state of rank 0, and find out that it can be loaded at all.
+
+    Raises:
+        ModelError: It cannot: a kill would be the end of the run.
+    """
+    state = model.state_dict()
+    if distributed.world_size > 1:  # a copy: what two modules share would become two on its way
+        state = distributed.broadcast(copied(state) if distributed.is_main else {})
+    try:
+        load_weights(model, state)
+    except Exception as error:  # whatever set_extra_state() or a hook may raise
+        raise ModelError(
+            "model.network: what its state_dict() gives cannot be loaded into it again"
+            f" ({type(error).__name__}: {' '.join(str(error).split())}); a get_extra_state() needs"
+            " a set_extra_state() that takes what it gives, and no hook may leave out a parameter"
+            " or buffer"
         ) from error
 
 

@@ -39,9 +39,12 @@ def refuse_single_rows(
     ]
     if 1 not in sizes:
         return
+    tensors = (item for module in model.modules() for item in vars(module).values())
+    # a plain attribute may hold a result of the network, and torch copies none
+    memo = {id(item): item.detach().clone() for item in tensors if isinstance(item, torch.Tensor)}
     try:
         with torch.no_grad():
-            copy.deepcopy(model).train()(*reader.read(rows[:1]).inputs)
+            copy.deepcopy(model, memo).train()(*reader.read(rows[:1]).inputs)
     except ValueError as error:
         raise ModelError(
             f"model: batch normalization cannot train on one row ({error}), and"

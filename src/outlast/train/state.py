@@ -1,21 +1,25 @@
 """What must survive a kill: the live parts of a run, and what the state file holds of them."""
 
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import nn
 
+from outlast.model.copies import copied
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
+from outlast.train.form import Form
 from outlast.train.history import History
 from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class SavedState:
         selection: State dict.
         sums: Running sums of the current epoch, of each rank.
         history: Rows of the finished epochs.
+        frozen: Names of the parameters that get no gradient.
     """
 
     format: int
@@ -58,6 +63,7 @@ class SavedState:
     selection: dict[str, Any]
     sums: list[dict[str, Any]]
     history: list[dict[str, Any]]
+    frozen: list[str] = field(default_factory=list)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -139,17 +145,33 @@ class RunState:
     history: History
     position: Position
     best_weights: dict[str, Any]
+    _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
+
+    def __post_init__(self) -> None:
+        """Note how the network was built."""
+        self._form = Form(self.model)
 
     def capture(self, recipe: Recipe) -> SavedState:
-        """Return what a state file must hold. Collective: every rank must call it."""
+        """Return what a state file must hold. Collective: every rank must call it.
+
+        Raises:
+            ModelError: No state can hold what training has made of the network.
+        """
+        self._form.refuse_changed()
+        weights, buffers = self.model.state_dict(), _transient_buffers(self.model)
+        if self._held is not None:
+            held, buffers = self._held
+            for name in weights.keys() - {name for name, _ in _parameters(self.model)}:
+                del weights[name]  # what validation has added
+            weights.update(held)
         return SavedState(
             format=FORMAT,
             recipe=recipe,
             epoch=self.position.epoch,
             step=self.position.step,
             train_seconds=self.position.train_seconds,
-            weights=self.model.state_dict(),
-            buffers=_transient_buffers(self.model),
+            weights=weights,
+            buffers=buffers,
             best_weights=self.best_weights,
             optimizer=self.optimizer.state_dict(),
             clipping=self.clipping.state_dict(),
@@ -158,12 +180,31 @@ class RunState:
             selection=self.selection.state_dict(),
             sums=self.meter.state(),
             history=self.history.rows,
+            frozen=[name for name, one in _parameters(self.model) if not one.requires_grad],
         )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Capture, within, what the network holds beside its parameters as it is now.
+
+        For a validation: the next attempt begins it anew, and what it has counted would be
+        counted twice.
+        """
+        parameters = {name for name, _ in _parameters(self.model)}
+        state = self.model.state_dict().items()
+        rest = {name: value for name, value in state if name not in parameters}
+        self._held = copied((rest, _transient_buffers(self.model)))
+        try:
+            yield
+        finally:
+            self._held = None
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
-        load_weights(self.model, saved.weights)
-        load_weights(self.model, saved.buffers, persistent=False)
+        load_weights(self.model, saved.weights, saved.buffers)
+        frozen = set(saved.frozen)
+        for name, parameter in _parameters(self.model):
+            parameter.requires_grad_(name not in frozen)
         self.optimizer.load_state_dict(saved.optimizer)
         self.clipping.load_state_dict(saved.clipping)
         if saved.scaler:
@@ -182,10 +223,7 @@ class RunState:
 
     def keep_best(self) -> None:
         """Remember the weights as they are now."""
-        self.best_weights = {
-            name: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
-            for name, value in self.model.state_dict().items()
-        }
+        self.best_weights = copied(self.model.state_dict())
 
     def start_next_epoch(self) -> None:
         """Move on; the sums of the epoch before are gone."""
@@ -193,7 +231,12 @@ class RunState:
         self.meter.start_epoch()
 
 
+def _parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    return model.named_parameters(remove_duplicate=False)
+
+
 def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers that the state dict leaves out: no kill may change those either."""
     kept = model.state_dict().keys()
-    return {name: buffer for name, buffer in model.named_buffers() if name not in kept}
+    buffers = model.named_buffers(remove_duplicate=False)
+    return {name: buffer for name, buffer in buffers if name not in kept}

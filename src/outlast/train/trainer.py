@@ -268,7 +268,8 @@ class Trainer:
 
         self._step.gradients.sync_buffers()
         self._keeper.poll.expect_other_steps()
-        result = self._validator.validate(seed_batch, at_boundary)
+        with self.run.held():
+            result = self._validator.validate(seed_batch, at_boundary)
         self._validation = result
         numbers = result.loss, result.accuracy, result.auc, result.f1
         loss, accuracy, auc, f1 = (number or 0.0 for number in numbers)

@@ -49,7 +49,8 @@ def _seen(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)  # NaN equals NaN here
     if isinstance(value, Tensor):
-        return id(value), value._version
+        # made in inference mode, it counts no changes
+        return id(value), None if value.is_inference() else value._version
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, np.random.Generator):

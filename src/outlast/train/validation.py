@@ -74,7 +74,8 @@ class Validator:
             self._warn_of_undefined(result)
         return result
 
-    @torch.inference_mode()
+    # not inference_mode: tensors that a network or a copy keeps from here must do in training
+    @torch.no_grad()
     def _predict(
         self, seed_batch: Callable[[int], None], at_boundary: Callable[[], None]
     ) -> Tensor:

@@ -1,14 +1,11 @@
 """Writing beside the training: no step waits for the disk."""
 
-import copy
-import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import torch
-
+from outlast.model.copies import copied
 from outlast.train.state import SavedState
 
 
@@ -93,30 +90,5 @@ def copy_of(state: SavedState, before: SavedState | None = None) -> SavedState:
     """
     # the best weights are a copy already, and replaced as a whole
     values = state.as_dict() | {"best_weights": {}}
-    copied = _copied(values, before.as_dict() | {"best_weights": {}} if before else {})
-    return SavedState(**copied | {"best_weights": state.best_weights})
-
-
-def _copied(value: Any, before: Any) -> Any:
-    """Copy ``value`` into what is at the same place of ``before``, if that is such a thing."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return before.copy_(value) if _fits(before, value) else value.to("cpu", copy=True)
-    if isinstance(value, dict):
-        old = before if isinstance(before, dict) else {}
-        return {key: _copied(item, old.get(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = before if isinstance(before, list | tuple) else ()
-        return type(value)(map(_copied, value, itertools.chain(items, itertools.repeat(None))))
-    return copy.deepcopy(value)
-
-
-def _fits(before: Any, value: torch.Tensor) -> bool:
-    """Tell whether both are plain tensors of one kind, laid out alike."""
-    return (
-        type(before) is type(value) is torch.Tensor
-        and before.layout == value.layout == torch.strided
-        and not (before.is_nested or value.is_nested or before.is_quantized or value.is_quantized)
-        and (before.dtype, before.shape, before.stride())
-        == (value.dtype, value.shape, value.stride())
-    )
+    ours = copied(values, before.as_dict() | {"best_weights": {}} if before else {})
+    return SavedState(**ours | {"best_weights": state.best_weights})

@@ -1,0 +1,150 @@
+"""Networks of the user's own that keep things at odd places: a stop anywhere changes nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from own_networks import Own, keeps_the_law, trainer_of
+from small_run import small_config, small_data
+from torch import Tensor, nn
+
+from outlast.errors import ModelError
+
+
+class KeepsActivation(Own):
+    """For people who look: no number depends on it."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.attention = self.hidden(rows)
+        return self.head(self.attention)
+
+
+class Cached(Own):
+    """Made once, in whichever pass comes first, and used in training."""
+
+    def extra(self) -> None:
+        self.cache: dict[int, Tensor] = {}
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if len(rows) not in self.cache:
+            self.cache[len(rows)] = self.head.weight.new_full((8,), float(len(rows)))
+        return self.head(self.hidden(rows) * self.cache[len(rows)])
+
+
+class OldWeightNorm(Own):
+    """Which keeps the weight in a plain attribute, batch normalization beside it."""
+
+    def extra(self) -> None:
+        self.body = nn.utils.weight_norm(self.body)
+        self.norm = nn.BatchNorm1d(8)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        return self.norm(self.body(rows)).tanh()
+
+
+class OldSpectralNorm(Own):
+    """The same, with buffers."""
+
+    def extra(self) -> None:
+        self.body = nn.utils.spectral_norm(self.body)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("kind", [Own, KeepsActivation, Cached, OldWeightNorm, OldSpectralNorm])
+def test_a_tensor_in_a_plain_attribute_is_allowed(kind: type[Own], tmp_path: Path) -> None:
+    """Also one that validation has made."""
+    keeps_the_law(kind, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_single_row_is_tried_on_a_copy_of_such_a_network_too(tmp_path: Path) -> None:
+    """Torch copies no tensor that a gradient goes through."""
+    data = small_data(train=32)
+    trainer = trainer_of(OldWeightNorm, tmp_path)
+    trainer.data = data
+    trainer.config = small_config(batch_size=8, grad_accum_split=5)
+    with pytest.raises(ModelError, match="cannot train on one row"):
+        trainer.train(1)
+
+
+def test_training_goes_on_after_a_save_in_validation(tmp_path: Path) -> None:
+    """The next copy is made in the memory of the one before, wherever that was made."""
+    trainer = trainer_of(Own, tmp_path)
+    seen = iter(range(1, 100))
+    trainer._keeper.poll._is_save_due = lambda: next(seen) in (6, 7)  # type: ignore[method-assign]
+    trainer.train(2, 0)
+
+
+class Versioned(Own):
+    """Reads a state of its first version in another way, as modules of torch's own do."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        if metadata.get("version", 1) < 2:
+            state[f"{prefix}body.bias"] = -state[f"{prefix}body.bias"]
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+def test_the_version_of_a_module_is_kept(tmp_path: Path) -> None:
+    """In the state, and in the model."""
+    keeps_the_law(Versioned, tmp_path)
+    content = torch.load(tmp_path / "straight" / "model_best.pt", weights_only=True)
+    again = Versioned()
+    again.load_state_dict(content["weights"])
+    assert torch.equal(again.body.bias, content["weights"]["body.bias"])
+
+
+class CountsEverywhere(Own):
+    """In each pass, validation's too: in buffers of both kinds, in extra state, in a new buffer."""
+
+    def extra(self) -> None:
+        self.register_buffer("passes", torch.zeros(()))
+        self.register_buffer("short", torch.zeros(()), persistent=False)
+        self.table = {"n": 0}
+
+    def get_extra_state(self) -> Any:
+        return self.table
+
+    def set_extra_state(self, state: Any) -> None:
+        self.table = state
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.passes += 1
+        self.short = self.short + 1
+        self.table["n"] += 1
+        if not self.training:
+            last = getattr(self, "seen", torch.zeros(0))
+            self.register_buffer("seen", torch.cat([last, self.passes[None]]))
+        factor = 1 + 0.01 * self.passes + 0.02 * self.short + 0.03 * self.table["n"]
+        return super().forward(rows) * factor
+
+
+def test_validation_is_not_counted_twice(tmp_path: Path) -> None:
+    """After a stop within it, which the next attempt begins with its first batch."""
+    keeps_the_law(CountsEverywhere, tmp_path)
+
+
+class Freezes(Own):
+    """Its first layer, at its sixth step and for good; its bias until the ninth."""
+
+    def extra(self) -> None:
+        self.register_buffer("steps", torch.tensor(0))
+        self.bias = nn.Parameter(torch.zeros(8))
+        self.head.bias.requires_grad_(False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps == 6:
+                self.body.requires_grad_(False)
+                self.bias.requires_grad_(False)
+            if self.steps == 9:
+                self.bias.requires_grad_(True)
+        return self.head(self.hidden(rows) + self.bias)
+
+
+def test_what_has_been_frozen_stays_frozen(tmp_path: Path) -> None:
+    """Though the constructor knows nothing of it."""
+    keeps_the_law(Freezes, tmp_path)
