@@ -26,6 +26,7 @@ from outlast.sections import Config, TrainingSection
 from outlast.train.claim import Claim
 from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
+from outlast.train.layout import refuse_scattered
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
 from outlast.train.trainer import Trainer
@@ -183,6 +184,7 @@ def build_study(config: Config, data: DataSet, objective: Objective) -> StudyNet
             f"model.network: {config.model.network} has no parameter to train; give it one, or"
             " leave requires_grad as it is"
         )
+    refuse_scattered(network)
     return add_heads(network, config, data, objective)
 
 

@@ -11,6 +11,7 @@ from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
 from outlast.train.history import History
+from outlast.train.layout import load_optimizer
 from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
@@ -147,7 +148,7 @@ class RunState:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
         load_weights(self.model, saved.weights)
         load_weights(self.model, saved.buffers, persistent=False)
-        self.optimizer.load_state_dict(saved.optimizer)
+        load_optimizer(self.optimizer, saved.optimizer)
         self.clipping.load_state_dict(saved.clipping)
         if saved.scaler:
             self.scaler.load_state_dict(saved.scaler)
