@@ -19,3 +19,15 @@ class SlowNet(nn.Module):
         if self.training:
             time.sleep(self.wait_s)
         return self.head(torch.flatten(rows, 1))
+
+
+class Unlike(SlowNet):
+    """Adds its layers in another order on each rank, as the order of a set would be."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        for name in "ab" if os.environ["RANK"] == "0" else "ba":
+            self.add_module(name, nn.Linear(num_outputs, num_outputs))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.b(self.a(super().forward(rows)))

@@ -1,14 +1,17 @@
-"""How weights lie in memory: gradients and moments must lie there alike.
+"""The order of weights, and how each lies in memory: the same for gradients and moments.
 
-Fused optimizers go through raw memory, from the first number of a weight to its last.
+Optimizers know weights by their position, and the fused ones go through raw memory, from the
+first number of a weight to its last.
 """
 
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from outlast.errors import ModelError
+from outlast.files import digest_values
 
 
 def strides_of(weight: Tensor) -> tuple[int, ...]:
@@ -33,9 +36,32 @@ def refuse_scattered(network: nn.Module) -> None:
             )
 
 
+def form_of(model: nn.Module) -> str:
+    """Return a digest of what must be the same on each rank: parameters and buffers, in order."""
+    weights = [
+        (name, str(weight.dtype), list(weight.shape), list(weight.stride()), weight.requires_grad)
+        for name, weight in model.named_parameters()
+    ]
+    return digest_values([weights, [name for name, _ in model.named_buffers()]])
+
+
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the state dict of an optimizer, its moments in the layout that the weights have now."""
-    optimizer.load_state_dict(state)
+    """Load the state dict of an optimizer, whose moments go by position.
+
+    They take on the layout that the weights have now, and the kernel is chosen anew: the device
+    may be another one.
+
+    Raises:
+        ValueError: It is of other weights, or of the same ones in another order.
+    """
+    groups = []
+    for before, now in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        old, new = before.get("param_names"), now.get("param_names")
+        if old is not None and new is not None and old != new:
+            first = next(pair for pair in zip_longest(old, new) if pair[0] != pair[1])
+            raise ValueError(f"its parameters come in another order, {first[1]} for {first[0]}")
+        groups.append(before | {"fused": now.get("fused")})
+    optimizer.load_state_dict(state | {"param_groups": groups})
     for weight, values in optimizer.state.items():
         strides = strides_of(weight)
         for name, value in values.items():

@@ -1,6 +1,7 @@
 """Parameters that lie in memory in another order than that of their indices."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from small_run import small_config, small_data, weights
 from torch import Tensor, nn
 
 from outlast.distributed import Distributed
-from outlast.errors import InterruptedRunError, ModelError
+from outlast.errors import CheckpointError, InterruptedRunError, ModelError
 from outlast.objective.build import build_objective
 from outlast.train.gradients import FlatGradients
-from outlast.train.layout import load_optimizer, refuse_scattered
+from outlast.train.layout import form_of, load_optimizer, refuse_scattered
 from outlast.train.run import build_optimizer
 from outlast.train.trainer import Trainer
 
@@ -37,13 +38,15 @@ class Columns(nn.Module):
         return result
 
 
-def trainer_of(folder: Path, *, in_rows: bool = False, **training: Any) -> Trainer:
-    """Return a trainer of the network in one of its layouts."""
+def trainer_of(
+    folder: Path, build: Callable[[int], nn.Module] = Columns, **training: Any
+) -> Trainer:
+    """Return a trainer of what ``build`` makes for a number of outputs."""
     folder.mkdir(exist_ok=True)
     data, config = small_data(), small_config(0, **training)
     objective = build_objective(config, data)
     torch.manual_seed(0)
-    model = Columns(objective.num_outputs, in_rows=in_rows)
+    model = build(objective.num_outputs)
     return Trainer(
         model=model,
         data=data,
@@ -65,9 +68,8 @@ def test_the_layout_changes_no_weight(
     """The fused kernels go through raw memory: gradients must lie there as their weights do."""
     trained = []
     for in_rows in (True, False):
-        trainer = trainer_of(
-            tmp_path / str(in_rows), in_rows=in_rows, optimizer=optimizer, **clipping
-        )
+        build = partial(Columns, in_rows=in_rows)
+        trainer = trainer_of(tmp_path / str(in_rows), build, optimizer=optimizer, **clipping)
         trainer.train(3, 0)
         trained.append(weights(trainer))
     torch.testing.assert_close(trained[1], trained[0], rtol=1e-5, atol=1e-6)
@@ -134,3 +136,68 @@ def test_weights_that_lie_scattered_are_refused(make: Callable[[], Tensor]) -> N
         refuse_scattered(model)
     model.weight = nn.Parameter(make().contiguous())
     refuse_scattered(model)
+
+
+class Ordered(nn.Module):
+    """Two layers alike, added in an order that is given: it may be that of a set."""
+
+    def __init__(self, outputs: int, names: str) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Linear(4, 4))
+        self.head = nn.Linear(4, outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.head(self.b(self.a(rows).tanh()).tanh())
+        return result
+
+
+def test_moments_are_not_given_to_another_weight(tmp_path: Path) -> None:
+    """A network that adds its layers in another order each time is refused, not trained wrong."""
+    first = trainer_of(tmp_path, lambda outputs: Ordered(outputs, "ab"))
+    first.train(2, 0)
+    trainer_of(tmp_path, lambda outputs: Ordered(outputs, "ab")).train(3, 0)
+    other = trainer_of(tmp_path, lambda outputs: Ordered(outputs, "ba"))
+    with pytest.raises(CheckpointError, match=r"in another order, b\.weight for a"):
+        other.train(4, 0)
+
+
+def test_a_state_without_names_goes_on(tmp_path: Path) -> None:
+    """Older states have none."""
+    first = trainer_of(tmp_path)
+    state = first.run.optimizer.state_dict()
+    for group in state["param_groups"]:
+        del group["param_names"]
+    load_optimizer(first.run.optimizer, state)
+    assert first.run.optimizer.param_groups[0]["param_names"][0] == "weight"
+
+
+def test_the_kernel_of_a_saved_optimizer_is_not_taken_over() -> None:
+    """A state may come from a GPU, whose fused kernels do what those of a CPU do not."""
+    weight = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    saved = torch.optim.SGD([weight], momentum=0.9, fused=True).state_dict()
+    optimizer = torch.optim.SGD([weight], momentum=0.9, fused=False)
+    load_optimizer(optimizer, saved)
+    assert optimizer.param_groups[0]["fused"] is False
+
+
+def test_the_form_of_a_network_is_its_parameters_in_order() -> None:
+    """Ranks compare it: order, shapes, layout, what is trained, and the order of buffers."""
+    torch.manual_seed(0)
+    frozen = Ordered(1, "ab")
+    frozen.a.requires_grad_(False)
+    buffered = Ordered(1, "ab")
+    buffered.register_buffer("mean", torch.zeros(1))
+    double = Ordered(1, "ab").double()
+    different = [
+        Ordered(1, "ab"),
+        Ordered(1, "ba"),
+        Ordered(2, "ab"),
+        frozen,
+        buffered,
+        double,
+        Columns(1),
+        Columns(1, in_rows=True),
+    ]
+    assert len({form_of(model) for model in different}) == len(different)
+    assert form_of(Ordered(1, "ab")) == form_of(different[0])
