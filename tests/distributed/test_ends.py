@@ -67,6 +67,22 @@ def test_ranks_whose_networks_differ_in_form_are_refused(
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize(
+    ("name", "what"), [("Moved", "its frozen parameter centre"), ("Extra", "its get_extra_state()")]
+)
+def test_what_each_rank_moves_for_itself_is_refused(
+    data: Path, tmp_path: Path, launches: list[Launch], name: str, what: str
+) -> None:
+    """A state would hold that of rank 0 alone: no state is written, and the error says so."""
+    launch = Launch(with_network(name), data, tmp_path / "run")
+    launches.append(launch)
+    output = launch.end(40)
+    assert launch.process.returncode == 1
+    assert f"error: model.network: {what} has become another on each rank" in output, output
+    assert not (tmp_path / "run" / "model_resume.pt").exists()
+    assert "Traceback" not in output
+
+
 def wait_for_zombie(process: psutil.Process) -> None:
     """Wait until a process has ended that its parent has not looked at yet."""
     deadline = time.monotonic() + 30
