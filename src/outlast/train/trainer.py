@@ -167,7 +167,7 @@ class Trainer:
             raise
 
     def _train(self, epochs: int, patience: int, progress: Progress | None) -> dict[str, Any]:
-        run = self.run
+        run, self._epoch_returned = self.run, False
         rule = StoppingRule(epochs, patience, self._has_validation)
         self._keeper.resume(rule)
         refuse_single_rows(self.model, self._reader, self.data, self.config, self.distributed)
