@@ -295,8 +295,6 @@ def test_a_network_of_any_precision_has_heads(tmp_path: Path, dtype: torch.dtype
     assert torch.equal(weights(resumed), weights(straight))
     after = straight.study.adversary.layers[0].weight  # type: ignore[union-attr,index]
     assert not torch.equal(after, before)
-    assert after.dtype == torch.float32
     saved = load_model_file(tmp_path / "straight" / "model_best.pt")
     adversary, _ = heads_from(saved.heads, unit=False)
-    assert adversary is not None
     assert adversary(torch.zeros(2, 8, dtype=dtype), 0.0).isfinite().all()
