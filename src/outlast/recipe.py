@@ -47,12 +47,20 @@ def fingerprint(keys: Recipe) -> str:
     return digest_values(keys)
 
 
+def is_same(one: Recipe, other: Recipe) -> bool:
+    """Tell whether two recipes have one fingerprint.
+
+    Not ``==``, for which 1 and true are equal, and NaN is not equal to itself.
+    """
+    return fingerprint(one) == fingerprint(other)
+
+
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:
     """Name the keys in which two recipes differ, each with both values."""
     return [
-        f"{key} ({_shown(old.get(key))} -> {_shown(new.get(key))})"
+        f"{key} ({_shown(old, key)} -> {_shown(new, key)})"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
+        if not is_same(_entry(old, key), _entry(new, key))
     ]
 
 
@@ -97,10 +105,16 @@ def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: values}
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+        # a dot in the name of an option is no step down
+        name = str(key).replace("\\", "\\\\").replace(".", "\\.")
+        flat |= _flatten(value, f"{prefix}.{name}" if prefix else name)
     return flat
 
 
-def _shown(value: Any) -> str:
-    text = "absent" if value is None else str(value)
+def _entry(keys: Recipe, key: str) -> Recipe:
+    return {key: keys[key]} if key in keys else {}
+
+
+def _shown(keys: Recipe, key: str) -> str:
+    text = str(keys.get(key, "absent"))
     return text if len(text) <= 40 else f"{text[:12]}..."

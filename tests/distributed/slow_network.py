@@ -19,3 +19,49 @@ class SlowNet(nn.Module):
         if self.training:
             time.sleep(self.wait_s)
         return self.head(torch.flatten(rows, 1))
+
+
+class Unlike(SlowNet):
+    """Adds its layers in another order on each rank, as the order of a set would be."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        for name in "ab" if os.environ["RANK"] == "0" else "ba":
+            self.add_module(name, nn.Linear(num_outputs, num_outputs))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.b(self.a(super().forward(rows)))
+
+
+class Moved(SlowNet):
+    """Moves a frozen parameter with the rows that it sees."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        self.centre = nn.Parameter(torch.zeros(num_outputs), requires_grad=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits = super().forward(rows)
+        if self.training:
+            self.centre.data.lerp_(logits.detach().mean(0), 0.1)
+        return logits - self.centre
+
+
+class Extra(SlowNet):
+    """Keeps a mean over the rows that it sees as an extra state."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        self.mean = torch.zeros(num_outputs)
+
+    def get_extra_state(self) -> Tensor:
+        return self.mean
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.mean = state
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits = super().forward(rows)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * logits.detach().mean(0)
+        return logits - self.mean

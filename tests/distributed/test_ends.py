@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,6 +48,39 @@ def test_an_error_of_one_rank_ends_all(data: Path, tmp_path: Path, launches: lis
     assert "this rank cannot" in output
     assert "Traceback" not in output
     assert "ended with exit code 1" in output
+
+
+def with_network(name: str) -> dict[str, Any]:
+    """The config of another network."""
+    return CONFIG | {"model": {"network": f"{NETWORK}:{name}"}}
+
+
+def test_ranks_whose_networks_differ_in_form_are_refused(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """Layers in the order of a set: the gradients of one would be added to those of another."""
+    launch = Launch(with_network("Unlike"), data, tmp_path / "run")
+    launches.append(launch)
+    output = launch.end(40)
+    assert launch.process.returncode == 1
+    assert "error: model.network: the ranks have built it in different forms" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("Moved", "its frozen parameter centre"), ("Extra", "its get_extra_state()")]
+)
+def test_what_each_rank_moves_for_itself_is_refused(
+    data: Path, tmp_path: Path, launches: list[Launch], name: str, what: str
+) -> None:
+    """A state would hold that of rank 0 alone: no state is written, and the error says so."""
+    launch = Launch(with_network(name), data, tmp_path / "run")
+    launches.append(launch)
+    output = launch.end(40)
+    assert launch.process.returncode == 1
+    assert f"error: model.network: {what} has become another on each rank" in output, output
+    assert not (tmp_path / "run" / "model_resume.pt").exists()
+    assert "Traceback" not in output
 
 
 def wait_for_zombie(process: psutil.Process) -> None:

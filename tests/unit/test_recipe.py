@@ -3,7 +3,7 @@
 import pytest
 
 from outlast.config import parse
-from outlast.recipe import changed_keys, fingerprint, recipe, used_roles
+from outlast.recipe import changed_keys, fingerprint, is_same, recipe, used_roles
 
 FACTS = {"data.content": "c" * 64, "loss.name": "cross_entropy"}
 
@@ -122,3 +122,33 @@ def test_changed_keys_name_both_values():
     ]
     assert changed_keys(old, old) == []
     assert changed_keys({}, {"model.options.a": 1}) == ["model.options.a (absent -> 1)"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ({"v": 1}, {"v": True}, ["model.options.v (1 -> True)"]),
+        ({"v": 1}, {"v": 1.0}, ["model.options.v (1 -> 1.0)"]),
+        ({"v": [0]}, {"v": [False]}, ["model.options.v ([0] -> [False])"]),
+        ({"v": None}, {}, ["model.options (absent -> {})", "model.options.v (None -> absent)"]),
+        (
+            {"a.b": 1},
+            {"a": {"b": 1}},
+            ["model.options.a.b (absent -> 1)", r"model.options.a\.b (1 -> absent)"],
+        ),
+        ({"a\\": {"b": 1}}, {"a\\.b": 1}, None),
+    ],
+)
+def test_options_that_python_takes_for_equal_are_told_apart(one, other, said):
+    """They are other values to a network: another recipe, and the message names them."""
+    one, other = (recipe_of(model={"options": options}) for options in (one, other))
+    assert not is_same(one, other)
+    assert said in (None, changed_keys(one, other))
+    assert is_same(one, dict(one))
+
+
+def test_a_number_that_is_none_is_the_same_recipe():
+    """NaN, which is not equal to itself."""
+    one, other = (recipe_of(model={"options": {"v": float(x)}}) for x in ("nan", "nan"))
+    assert is_same(one, other)
+    assert changed_keys(one, other) == []

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -64,33 +65,50 @@ def network_facts(network: str) -> dict[str, str]:
         return {"model.network": network}
     before = _code_at_import(network)
     _find(network)
-    code = _digest_of(user_files(network))
+    code = _digest_of(user_files(network), network)
     if code != before:
         raise ModelError(
             f"model.network: the code of {network} was changed while it was imported, and nobody"
             " knows which version runs; start the run again"
         )
-    code = code or _digest_of(_library_files(network))
+    code = code or _digest_of(_library_files(network), network)
     return {"model.network": network.rpartition(":")[2], "model.source": code}
 
 
 @functools.cache
 def _code_at_import(network: str) -> str:
     """Return the digest of the user's code; asked first just before it is imported."""
-    return _digest_of(user_files(network))
+    return _digest_of(user_files(network), network)
 
 
-def _digest_of(files: Sequence[Path]) -> str:
-    """Return a digest of syntax trees, "" without files. What does not parse counts as text."""
-    trees = []
-    for file in files:
+def _digest_of(files: Sequence[Path], network: str) -> str:
+    """Return a digest of syntax trees, "" without files. What does not parse counts as text.
+
+    Each with its name: two modules that swap their content are another network.
+    """
+    trees = {}
+    for name, file in zip(_names(files, network), files, strict=True):
         with contextlib.suppress(OSError):
             content = file.read_bytes()
             try:
-                trees.append(ast.dump(ast.parse(content)))
+                trees[name] = ast.dump(ast.parse(content))
             except (SyntaxError, ValueError):
-                trees.append(content.decode(errors="replace"))
-    return digest_values(sorted(trees)) if trees else ""
+                trees[name] = content.decode(errors="replace")
+    return digest_values(trees) if trees else ""
+
+
+def _names(files: Sequence[Path], network: str) -> list[str]:
+    """Name files from the folder that holds them all; the one that ``network`` names has none."""
+    named = Path(network.rpartition(":")[0]).expanduser()
+    # its modules lie beside the file that a link leads to
+    places = [
+        (file.resolve() if file == named else file).parent.resolve() / file.name for file in files
+    ]
+    folder = os.path.commonpath([place.parent for place in places]) if places else ""
+    return [
+        "" if file == named else os.path.relpath(place, folder)
+        for file, place in zip(files, places, strict=True)
+    ]
 
 
 def _library_files(network: str) -> list[Path]:

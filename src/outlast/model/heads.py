@@ -36,6 +36,12 @@ def _perceptron(features: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs))
 
 
+def _run(layers: nn.Sequential, representation: Tensor) -> Tensor:
+    """Return what the layers of a head give; the network may compute in another precision."""
+    result: Tensor = layers(representation.to(next(layers.parameters()).dtype))
+    return result
+
+
 class Adversary(nn.Module):
     """Tells the confound from the representation, which learns to give nothing away."""
 
@@ -46,7 +52,7 @@ class Adversary(nn.Module):
 
     def forward(self, representation: Tensor, strength: float) -> Tensor:
         """Return logits (rows, categories). ``strength`` scales the reversed gradient only."""
-        logits: Tensor = self.layers(reverse_gradient(representation, strength))
+        logits: Tensor = _run(self.layers, reverse_gradient(representation, strength))
         return logits
 
 
@@ -72,7 +78,7 @@ class Regression(nn.Module):
 
     def forward(self, representation: Tensor) -> Tensor:
         """Return predictions (rows,): in [0, 1], or standardized by ``mean`` and ``std``."""
-        value: Tensor = self.layers(representation).squeeze(1)
+        value = _run(self.layers, representation).squeeze(1)
         if not self.unit:
             return value
         # not in half precision, which has few numbers near 1

@@ -15,7 +15,7 @@ import torch
 from outlast.errors import CheckpointError
 from outlast.files import remove_leftovers, seal_into, write_atomically
 from outlast.model.weights import is_extra_state
-from outlast.recipe import Recipe, changed_keys, fingerprint
+from outlast.recipe import Recipe, changed_keys, fingerprint, is_same
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.state import SavedState
 from outlast.train.state_file import UnusableState, read_state
@@ -80,8 +80,8 @@ class Checkpoints:
         notes: list[str] = []
         state = self._newest(recipe, notes)
         if state is not None:
-            reason = refusal(state) if state.recipe == recipe else None
-            if state.recipe != recipe:
+            reason = refusal(state) if is_same(state.recipe, recipe) else None
+            if not is_same(state.recipe, recipe):
                 reason = f"changed: {', '.join(changed_keys(state.recipe, recipe))}"
             if reason is not None:
                 kept = self._set_aside(state)
@@ -102,7 +102,7 @@ class Checkpoints:
                 continue
             if path == self.previous:
                 notes.append(f"continuing from the previous generation, {path.name}")
-            elif state.recipe != recipe and self._is_ours(self.previous, recipe):
+            elif not is_same(state.recipe, recipe) and self._is_ours(self.previous, recipe):
                 # somebody put a foreign file beside a generation of this very run
                 self._rename(self.current, self._name_for(state))
                 notes.append(f"{path.name} is of another recipe: kept under its fingerprint")
@@ -134,7 +134,7 @@ class Checkpoints:
         own = sorted(self.folder.glob(f"model_resume.{fingerprint(recipe)[:12]}*.pt"))
         for name in [*own, *sorted(self.folder.glob("model_resume.unreadable-*.pt"))]:
             kept = self._read(name, notes) if name in own else _read_again(name)
-            if kept is None or kept.recipe != recipe or refusal(kept):
+            if kept is None or not is_same(kept.recipe, recipe) or refusal(kept):
                 continue
             if best is None or kept.progress > best.progress:
                 best, place = kept, name
@@ -148,7 +148,7 @@ class Checkpoints:
 
     def _is_ours(self, path: Path, recipe: Recipe) -> bool:
         state = self._read(path, []) if path.exists() else None
-        return state is not None and state.recipe == recipe
+        return state is not None and is_same(state.recipe, recipe)
 
     def _name_for(self, state: SavedState) -> Path:
         # how far it is, too: a longer and a shorter run of one recipe are both kept

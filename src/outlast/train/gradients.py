@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
 from outlast.model.heads import Regression
+from outlast.train.layout import strides_of
 
 
 class FlatGradients:
@@ -126,8 +127,7 @@ def _allocate_views(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         flat = torch.zeros(size, dtype=dtype, device=group[0].device)
         offset = 0
         for parameter in group:
-            view = flat[offset : offset + parameter.numel()]
-            parameter.grad = view.view_as(parameter)
+            parameter.grad = flat.as_strided(parameter.shape, strides_of(parameter), offset)
             offset += parameter.numel()
         flats.append(flat)
     return flats

@@ -26,6 +26,7 @@ from outlast.sections import Config, TrainingSection
 from outlast.train.claim import Claim
 from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
+from outlast.train.layout import form_of, refuse_scattered
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
 from outlast.train.trainer import Trainer
@@ -137,6 +138,12 @@ def _build_everywhere(
             " the run again"
         )
     assert trainer is not None, "no rank has failed"
+    if len(set(ranks.gather(form_of(trainer.study)))) > 1:
+        raise ModelError(
+            "model.network: the ranks have built it in different forms (its parameters come in"
+            " another order, or have other shapes), and would add up the gradients of different"
+            " layers; build it from model.options alone, and never in the order of a set"
+        )
     return trainer
 
 
@@ -183,6 +190,7 @@ def build_study(config: Config, data: DataSet, objective: Objective) -> StudyNet
             f"model.network: {config.model.network} has no parameter to train; give it one, or"
             " leave requires_grad as it is"
         )
+    refuse_scattered(network)
     return add_heads(network, config, data, objective)
 
 
@@ -212,13 +220,25 @@ def add_heads(
 
 def build_optimizer(section: TrainingSection, model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer that the config names, in its fused form where torch has one."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # with their names, which the state keeps: moments go by position
+    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     keywords: dict[str, Any] = {
         "lr": section.learning_rate,
         "weight_decay": section.weight_decay,
-        "fused": all(parameter.is_floating_point() for parameter in parameters),
+        "fused": all(_can_be_fused(weight, section.optimizer) for _, weight in named),
     }
     if section.optimizer == "sgd":
-        return torch.optim.SGD(parameters, momentum=section.momentum, **keywords)
+        return torch.optim.SGD(named, momentum=section.momentum, **keywords)
     kind = torch.optim.AdamW if section.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, **keywords)
+    return kind(named, **keywords)
+
+
+def _can_be_fused(weight: torch.Tensor, optimizer: str) -> bool:
+    """Tell whether torch has a fused form for it that gives the right numbers.
+
+    SGD on a CPU (torch 2.13) mixes up the numbers of a weight in half precision, from the 16th on,
+    and goes on from momenta that nobody has set.
+    """
+    if optimizer == "sgd" and weight.device.type == "cpu":
+        return weight.dtype in (torch.float32, torch.float64)
+    return weight.is_floating_point()

@@ -15,6 +15,7 @@ from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
 from outlast.train.form import Form
 from outlast.train.history import History
+from outlast.train.layout import load_optimizer
 from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
@@ -205,7 +206,7 @@ class RunState:
         frozen = set(saved.frozen)
         for name, parameter in _parameters(self.model):
             parameter.requires_grad_(name not in frozen)
-        self.optimizer.load_state_dict(saved.optimizer)
+        load_optimizer(self.optimizer, saved.optimizer)
         self.clipping.load_state_dict(saved.clipping)
         if saved.scaler:
             self.scaler.load_state_dict(saved.scaler)

@@ -20,6 +20,7 @@ from outlast.model.heads import StudyNetwork
 from outlast.objective.objective import Objective
 from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
+from outlast.train.apart import refuse_apart
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.deadline import Deadline
 from outlast.train.finite import all_finite
@@ -166,7 +167,7 @@ class Trainer:
             raise
 
     def _train(self, epochs: int, patience: int, progress: Progress | None) -> dict[str, Any]:
-        run = self.run
+        run, self._epoch_returned = self.run, False
         rule = StoppingRule(epochs, patience, self._has_validation)
         self._keeper.resume(rule)
         refuse_single_rows(self.model, self._reader, self.data, self.config, self.distributed)
@@ -271,9 +272,7 @@ class Trainer:
         with self.run.held():
             result = self._validator.validate(seed_batch, at_boundary)
         self._validation = result
-        numbers = result.loss, result.accuracy, result.auc, result.f1
-        loss, accuracy, auc, f1 = (number or 0.0 for number in numbers)
-        return loss, accuracy, auc, f1
+        return result.loss or 0.0, result.accuracy or 0.0, result.auc or 0.0, result.f1 or 0.0
 
     def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""
@@ -321,6 +320,7 @@ class Trainer:
         """Refuse to save what no attempt should go on from. Collective."""
         self._stopwatch.read(self.run.position)
         self._refuse_non_finite()
+        refuse_apart(self.model, self.distributed)
         if self.distributed.is_main:
             self.data.check_unchanged()
 

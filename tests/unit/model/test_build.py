@@ -153,6 +153,23 @@ def test_the_users_modules_beside_a_network_are_part_of_it(tmp_path: Path) -> No
     assert found[0] != found[1]
 
 
+def test_modules_that_swap_their_content_are_another_network(tmp_path: Path) -> None:
+    """Their names count, and not the folder that they lie in, nor a link to the network."""
+    found = {}
+    for name, (one, other) in {"a": (1, 2), "b": (2, 1), "c": (1, 2)}.items():
+        folder = tmp_path / name
+        (folder / "parts").mkdir(parents=True)
+        (folder / "parts" / "enc.py").write_text(f"W = {one}\n")
+        (folder / "parts" / "dec.py").write_text(f"W = {other}\n")
+        code = f"if False:\n    import parts.enc, parts.dec\n{SOURCE}"
+        found[name] = network_facts(own(folder, code))["model.source"]
+    assert found["a"] == found["c"] != found["b"]
+    link = tmp_path / "links" / "net.py"
+    link.parent.mkdir()
+    link.symlink_to(own(tmp_path / "a", code).rpartition(":")[0])
+    assert network_facts(f"{link}:Net")["model.source"] == found["a"]
+
+
 def test_what_happens_to_be_imported_is_no_part_of_a_network(tmp_path: Path) -> None:
     """A network at the top of a project has its environment below it: no library joins in."""
     before = network_facts(own(tmp_path))

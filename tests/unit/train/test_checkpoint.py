@@ -119,6 +119,17 @@ def test_an_empty_folder_is_a_fresh_start(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).load(RECIPE) == (None, [])
 
 
+def test_a_recipe_is_compared_by_its_fingerprint(tmp_path: Path) -> None:
+    """An option that was 1 and is true now begins anew; NaN is the value that it was."""
+    before = RECIPE | {"model.options.missing": float("nan"), "model.options.v": 1}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(1, recipe=before))
+    assert checkpoints.load(before | {"model.options.missing": float("nan")})[0] is not None
+    found, notes = checkpoints.load(before | {"model.options.v": True})
+    assert found is None
+    assert notes[0].startswith("changed: model.options.v (1 -> True); old state kept as")
+
+
 def test_another_recipe_sets_the_state_aside(tmp_path: Path) -> None:
     """A changed config starts fresh, names the change, and deletes nothing (story 17)."""
     checkpoints = Checkpoints(tmp_path)

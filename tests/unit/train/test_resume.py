@@ -64,6 +64,22 @@ def test_stopped_anywhere_the_run_ends_the_same(tmp_path: Path, boundaries: int)
     assert found["attempts"] == 2
 
 
+@pytest.mark.parametrize("boundaries", [3, 5, 11])
+def test_the_same_trainer_may_go_on(tmp_path: Path, boundaries: int) -> None:
+    """Stopped within an epoch or a validation and called again, it leaves out no epoch."""
+    straight = make_trainer(tmp_path / "straight", config=changing(), dropout=0.3)
+    expected = straight.train(3)
+    trainer = make_trainer(tmp_path / "run", config=changing(every_seconds=0), dropout=0.3)
+    ask = trainer._keeper.poll.ask
+    stop_after(trainer, boundaries)
+    with pytest.raises(InterruptedRunError):
+        trainer.train(3)
+    trainer._keeper.poll._interrupt.received = None
+    trainer._keeper.poll.ask = ask  # type: ignore[method-assign]
+    assert numbers(trainer.train(3)) == numbers(expected)
+    assert torch.equal(weights(trainer), weights(straight))
+
+
 def test_an_interrupted_attempt_says_so(tmp_path: Path) -> None:
     """The error names epoch and step, and the ledger has a line `interrupted`."""
     trainer = make_trainer(tmp_path)

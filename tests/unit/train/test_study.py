@@ -7,15 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_run import make_trainer, study_config, study_data, weights
+from small_run import Net, make_trainer, study_config, study_data, weights
 from test_resume import best_of, numbers, stop_after
 from torch.nn import functional
 
 from outlast.config import parse
 from outlast.data.sampling import batch_of, epoch_order
 from outlast.errors import ConfigError, InterruptedRunError
+from outlast.model.file import load_model_file
+from outlast.model.heads import heads_from
+from outlast.objective.build import build_objective
 from outlast.objective.losses import class_weights, noise_corrected_bce
 from outlast.train import clipping
+from outlast.train.run import add_heads, build_optimizer
+from outlast.train.trainer import Trainer
 
 KEYS = {"train_adv_loss", "train_adv_acc", "train_reg_loss", "val_reg_loss"}
 
@@ -252,3 +257,44 @@ def test_heads_change_nothing_of_a_network_that_they_do_not_train(tmp_path: Path
         ends.append(trainer.model.state_dict())
     for key in ends[0]:
         assert torch.equal(ends[0][key], ends[1][key]), key
+
+
+class Precise(Net):
+    """A network that is not in float32, as its constructor has made it."""
+
+    def __init__(self, outputs: int, dtype: torch.dtype) -> None:
+        super().__init__(outputs)
+        self.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_network_of_any_precision_has_heads(tmp_path: Path, dtype: torch.dtype) -> None:
+    """The heads are in float32; both are trained, stopped, resumed and read from the model file."""
+    config, data, trainers = study_config(), study_data(), []
+    for name in ("straight", "stopped", "stopped"):
+        objective = build_objective(config, data)
+        torch.manual_seed(0)
+        model = add_heads(Precise(objective.num_outputs, dtype), config, data, objective)
+        (tmp_path / name).mkdir(exist_ok=True)
+        trainer = Trainer(
+            model=model,
+            data=data,
+            objective=objective,
+            optimizer=build_optimizer(config.training, model),
+            config=config,
+            folder=tmp_path / name,
+        )
+        trainers.append(trainer)
+    straight, stopped, resumed = trainers
+    before = straight.study.adversary.layers[0].weight.clone()  # type: ignore[union-attr,index]
+    straight.train(2, 0)
+    stop_after(stopped, 6)
+    with pytest.raises(InterruptedRunError):
+        stopped.train(2, 0)
+    resumed.train(2, 0)
+    assert torch.equal(weights(resumed), weights(straight))
+    after = straight.study.adversary.layers[0].weight  # type: ignore[union-attr,index]
+    assert not torch.equal(after, before)
+    saved = load_model_file(tmp_path / "straight" / "model_best.pt")
+    adversary, _ = heads_from(saved.heads, unit=False)
+    assert adversary(torch.zeros(2, 8, dtype=dtype), 0.0).isfinite().all()

@@ -1,0 +1,84 @@
+"""What each rank holds for itself, and a state of rank 0 alone: it must be the same on all.
+
+The ranks exchange gradients and buffers. A frozen parameter that ``forward`` moves, or an extra
+state that depends on the rows, is each rank's own; after a resume it would be rank 0's.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outlast.distributed import Distributed
+from outlast.errors import ModelError
+from outlast.files import digest, digest_values
+from outlast.train.layout import strides_of
+
+
+def refuse_apart(network: nn.Module, ranks: Distributed) -> None:
+    """Refuse to go on where the ranks have moved apart. Collective.
+
+    Raises:
+        ModelError: They have. The same on every rank.
+    """
+    if ranks.world_size == 1:
+        return
+    own = held_apart(network)
+    if len(set(ranks.gather(digest_values(own)))) == 1:
+        return
+    first, *others = ranks.gather(own)
+    name = next((key for key in first if any(other.get(key) != first[key] for other in others)), "")
+    raise ModelError(
+        f"model.network: {name} has become another on each rank, and a state holds that of one:"
+        " a resumed run would differ; make it a buffer, which the ranks exchange, or set"
+        " launch.processes: 1"
+    )
+
+
+def held_apart(network: nn.Module) -> dict[str, str]:
+    """Return what no collective makes equal: a name for people, and what tells its content."""
+    found = {
+        f"its frozen parameter {name}": _sum_of(weight)
+        for name, weight in network.named_parameters()
+        if not weight.requires_grad
+    }
+    for path, module in network.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            place = f"{path}.get_extra_state()" if path else "its get_extra_state()"
+            found[place] = _content(module.get_extra_state())
+    return found
+
+
+@torch.no_grad()
+def _sum_of(weight: Tensor) -> str:
+    """Return the sum of a tensor's bits as integers: one pass, the same on any threads.
+
+    Not its ``_version``, which does not count what is done to ``.data``.
+    """
+    if weight.numel() == 0:
+        return ""
+    in_one_piece = weight.stride() == strides_of(weight)
+    piece = weight if in_one_piece else weight.contiguous()
+    flat = piece.as_strided((piece.numel(),), (1,))
+    size = flat.element_size()
+    word = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(size, torch.int64)
+    if flat.numel() * size % 8 == 0:  # the larger the word, the faster
+        word = torch.int64
+        flat = flat.clone() if flat.storage_offset() * size % 8 else flat
+    return str(int(flat.view(word).sum()))
+
+
+def _content(value: Any) -> str:
+    """Return something small that is the same for equal content; of plain values and tensors."""
+    if isinstance(value, Tensor):
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{value.dtype} {tuple(value.shape)} {digest(content)}"
+    if isinstance(value, dict):
+        return repr(sorted((repr(key), _content(item)) for key, item in value.items()))
+    if isinstance(value, set | frozenset):
+        return repr(sorted(_content(item) for item in value))
+    if isinstance(value, list | tuple):
+        return repr([_content(item) for item in value])
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray):
+        return repr(value)
+    return type(value).__name__  # the first save refuses what it cannot read back
