@@ -4,12 +4,11 @@ Snakemake retries whatever fails; a loss that became NaN once becomes NaN again,
 with the same numbers, until the budget of retries is gone.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from outlast.errors import ModelError, NonFiniteLossError
-from outlast.files import write_json
+from outlast.files import read_json, write_json
 from outlast.model.file import versions
 from outlast.recipe import Recipe, fingerprint
 from outlast.train.claim import Claim, Unclaimed
@@ -34,8 +33,8 @@ class Failures:
             recipe: Of the run as it is now.
             start: Epoch and step of the state that it starts from.
         """
-        failure = _read(self._path)
-        if failure is None or _key(recipe, start) != failure.get("key"):
+        failure = read_json(self._path)
+        if not isinstance(failure, dict) or failure.get("key") != _key(recipe, start):
             return None
         return (
             f"{failure.get('error')} (an earlier attempt ended so, and nothing has changed since:"
@@ -65,11 +64,3 @@ def _key(recipe: Recipe, position: tuple[int, int]) -> dict[str, Any]:
         "from": list(position),
         "versions": versions(),
     }
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None

@@ -191,7 +191,7 @@ class Keeper:
         self._tell(self._writer.drain)
         if self._ledger:
             self._ledger.update(self._run.position.epoch, self._run.position.step)
-            attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.lost_seconds
+            attempts, seconds = self._ledger.number, self._ledger.lost_seconds
         content = self._outputs.history(self._run, stopped, attempts, seconds)
         if self._ledger:
             self._outputs.write_model(self._outputs.model(self._run))

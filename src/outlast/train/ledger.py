@@ -15,15 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from outlast import slurm
-from outlast.files import write_atomically, write_json
+from outlast.files import parse_json, read_json, write_atomically, write_json
 
 STATUS_JSON = "status.json"
 ATTEMPTS_JSONL = "attempts.jsonl"
 SIGN_OF_LIFE_S = 5.0
+_NUMBERS = ("started", "updated", "from_seconds", "kept_seconds", "lost_seconds")
+_PLACE = ("from_epoch", "from_step", "epoch", "step")
+# of a time since 1970, of seconds, of steps: what is larger is damage, and may break a sum
+_MOST = 1e11
 
 
 class Ledger:
-    """Writes for one attempt; only rank 0 has one."""
+    """Writes for one attempt; only rank 0 has one.
+
+    Attributes:
+        attempts: Those that have ended.
+        number: Of this one, from 1.
+    """
 
     def __init__(
         self, folder: Path, staging: Path | None = None, started: float | None = None
@@ -45,8 +54,10 @@ class Ledger:
         last = self._read_status()
         if last is not None and last["state"] == "running":
             self._append({**last, "state": "killed"})
+        # not their count: a line may have been lost
+        self.number = max((line["attempt"] for line in self.attempts), default=0) + 1
         self._status: dict[str, Any] = {
-            "attempt": len(self.attempts) + 1,
+            "attempt": self.number,
             "state": "running",
             "host": socket.gethostname(),
             "job": slurm.own_job(),
@@ -138,7 +149,7 @@ class Ledger:
             write_atomically(self._attempts_file, text.encode(), staging=self._staging)
 
     def _read_status(self) -> dict[str, Any] | None:
-        status = _parse(_read_text(self._status_file))
+        status = _attempt(read_json(self._status_file))
         if status is None:
             return None
         # a kill between the two writes of `end` leaves a closed status without its line
@@ -151,32 +162,35 @@ class Ledger:
 def read_attempts(folder: Path) -> list[dict[str, Any]]:
     """Return the attempts in a run folder in their order, the one that runs now included."""
     lines = _read_lines(folder / ATTEMPTS_JSONL)
-    now = _parse(_read_text(folder / STATUS_JSON))
+    now = _attempt(read_json(folder / STATUS_JSON))
     numbers = {line["attempt"] for line in lines}
     return [*lines, now] if now is not None and now["attempt"] not in numbers else lines
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    lines = [_parse(line) for line in _read_text(path).splitlines()]
+    try:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+    except OSError:
+        return []
+    lines = [_attempt(parse_json(line)) for line in text.splitlines()]
     return [line for line in lines if line is not None]
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _parse(text: str) -> dict[str, Any] | None:
+def _attempt(line: Any) -> dict[str, Any] | None:
     """Return one attempt, or None for what is none: these files are for people, not for us."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    wanted = {"attempt": int, "state": str} | dict.fromkeys(
-        ("started", "updated", "from_seconds", "kept_seconds", "lost_seconds"), int | float
-    )
     if not isinstance(line, dict):
         return None
-    return line if all(isinstance(line.get(key), kind) for key, kind in wanted.items()) else None
+    place = [line.get(key) for key in _PLACE]
+    is_attempt = (
+        isinstance(line.get("state"), str)
+        and _is_number(line.get("attempt"), int)
+        and all(_is_number(line.get(key), int | float) for key in _NUMBERS)
+        # who never began to train has none
+        and (place == [None] * 4 or all(_is_number(value, int) for value in place))
+    )
+    plain = {key: value for key, value in line.items() if not isinstance(value, dict | list)}
+    return plain if is_attempt else None
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= _MOST
