@@ -68,7 +68,7 @@ class Keeper:
         self._folder, self._distributed = folder, distributed
         self._claim = claim
         self._checkpoints = Checkpoints(folder, self._claim)
-        self._failures = Failures(folder, self._claim)
+        self._failures = Failures(folder, self._claim, distributed)
         interrupt = interrupt or Interrupt()
         self._writer, self._waits = Writer(), every_seconds == 0
         self.poll = Poll(
@@ -77,6 +77,7 @@ class Keeper:
         self._started = interrupt.started
         self._ledger: Ledger | None = None
         self._saved = (0, 0)
+        self._is_complete = False
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
@@ -84,6 +85,8 @@ class Keeper:
             self._ledger = Ledger(self._folder, self._claim.staging, self._started)
         resume(self._run, self._checkpoints, self._recipe, rule, self._distributed)
         self._saved = self._run.position.epoch, self._run.position.step
+        done, stalled = self._run.position.epoch, self._run.selection.epochs_since_best
+        self._is_complete = rule.reason(done, stalled) is not None
         reach("resume")
 
     def begin(self) -> None:
@@ -94,7 +97,9 @@ class Keeper:
         """
         if self._ledger:
             self._ledger.begin(*self._saved, self._run.seconds)
-        why = self._failures.why_refused(self._recipe, self._saved) if self._ledger else None
+        why = None
+        if self._ledger and not self._is_complete:
+            why = self._failures.why_refused(self._recipe, self._saved)
         if why := self._distributed.broadcast(why):
             raise RepeatedFailureError(why)
 
