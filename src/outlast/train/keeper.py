@@ -49,6 +49,7 @@ class Keeper:
         every_seconds: float,
         interrupt: Interrupt | None = None,
         deadline: Deadline | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Put the parts together; nothing is read or written yet.
 
@@ -63,6 +64,7 @@ class Keeper:
             every_seconds: Between periodic saves; 0: at every boundary, and waited for.
             interrupt: This rank's flag.
             deadline: The end of the job; none by default.
+            ledger: Of this attempt, on rank 0; by default it begins at :meth:`resume`.
         """
         self._run, self._recipe, self._outputs, self._check = run, recipe, outputs, check
         self._folder, self._distributed = folder, distributed
@@ -75,13 +77,13 @@ class Keeper:
             distributed, interrupt, every_seconds, deadline, lambda: self._writer.is_busy
         )
         self._started = interrupt.started
-        self._ledger: Ledger | None = None
+        self._ledger = ledger
         self._saved = (0, 0)
         self._is_complete = False
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
-        if self._distributed.is_main:
+        if self._distributed.is_main and self._ledger is None:
             self._ledger = Ledger(self._folder, self._claim.staging, self._started)
         resume(self._run, self._checkpoints, self._recipe, rule, self._distributed)
         self._saved = self._run.position.epoch, self._run.position.step
@@ -183,8 +185,7 @@ class Keeper:
                 self._writer.drain()
             with contextlib.suppress(OSError, LostClaimError):
                 self._failures.note(error, self._recipe, self._saved)
-            is_ours = isinstance(error, OutlastError)
-            self._ledger.end("failed", f"{'' if is_ours else f'{type(error).__name__}: '}{error}")
+            self._ledger.fail(error)
 
     def finish(self, stopped: str) -> dict[str, Any]:
         """Write the declared outputs; all ranks leave together. Collective.

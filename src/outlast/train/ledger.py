@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast import slurm
+from outlast.errors import OutlastError
 from outlast.files import parse_json, read_json, write_atomically, write_json
 
 STATUS_JSON = "status.json"
@@ -99,19 +100,18 @@ class Ledger:
     def _settle_killed(self, epoch: int, step: int, seconds: float) -> None:
         """Count what a killed attempt had saved behind its last sign of life: it is in the state.
 
-        Attempts that were killed before they began to train had nothing to save.
+        Attempts that ended before they began to train had nothing to save.
         """
-        for line in reversed(self.attempts):
-            if line["state"] != "killed":
-                return
-            if line.get("from_epoch") is not None:
-                spent = line["kept_seconds"] + line["lost_seconds"]
-                kept = max(0.0, seconds - line["from_seconds"])
-                line |= {"kept_seconds": kept, "lost_seconds": max(0.0, spent - kept)}
-                if (epoch, step) > (line["epoch"], line["step"]):
-                    line |= {"epoch": epoch, "step": step}
-                self._write_attempts()
-                return
+        began = [line for line in self.attempts if line.get("from_epoch") is not None]
+        if not began or began[-1]["state"] != "killed":
+            return
+        line = began[-1]
+        spent = line["kept_seconds"] + line["lost_seconds"]
+        kept = max(0.0, seconds - line["from_seconds"])
+        line |= {"kept_seconds": kept, "lost_seconds": max(0.0, spent - kept)}
+        if (epoch, step) > (line["epoch"], line["step"]):
+            line |= {"epoch": epoch, "step": step}
+        self._write_attempts()
 
     def keep(self, seconds: float) -> None:
         """Note that a state with so many seconds of training is on the disk."""
@@ -131,6 +131,11 @@ class Ledger:
         self._status |= {"state": state, "reason": reason}
         self._write()
         self._append(self._status)
+
+    def fail(self, error: BaseException) -> None:
+        """Close this attempt with an error, unless it has been closed with a better reason."""
+        kind = "" if isinstance(error, OutlastError) else f"{type(error).__name__}: "
+        self.end("failed", f"{kind}{error}")
 
     def _write(self) -> None:
         self._written = time.monotonic()

@@ -26,6 +26,7 @@ from outlast.sections import Config, TrainingSection
 from outlast.train.claim import Claim
 from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
+from outlast.train.ledger import Ledger
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
 from outlast.train.trainer import Trainer
@@ -90,11 +91,16 @@ def _train_claimed(
     """Train as the only one in the folder."""
     claim = Claim(folder)
     _acquire(claim, interrupt, ranks)
+    ledger = Ledger(folder, claim.staging, interrupt.started) if ranks.is_main else None
     try:
-        trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks)
+        trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks, ledger)
         training = config.training
         trainer.train(training.epochs, training.early_stopping_patience, progress)
         reach("leave")
+    except BaseException as error:
+        if ledger:
+            ledger.fail(error)
+        raise
     finally:
         if ranks.is_main:
             claim.release()
@@ -119,12 +125,17 @@ def _acquire(claim: Claim, interrupt: Interrupt, ranks: Distributed) -> None:
 
 
 def _build_everywhere(
-    config: Config, data_folder: Path, claim: Claim, interrupt: Interrupt, ranks: Distributed
+    config: Config,
+    data_folder: Path,
+    claim: Claim,
+    interrupt: Interrupt,
+    ranks: Distributed,
+    ledger: Ledger | None,
 ) -> Trainer:
     """Build the trainer on every rank, or raise the same error on every rank."""
     trainer, error = None, None
     try:
-        trainer = _build(config, data_folder, claim, interrupt, ranks)
+        trainer = _build(config, data_folder, claim, interrupt, ranks, ledger)
     except OutlastError as problem:
         error = problem
     # a rank that fails alone would leave the others waiting in their first collective
@@ -141,7 +152,12 @@ def _build_everywhere(
 
 
 def _build(
-    config: Config, data_folder: Path, claim: Claim, interrupt: Interrupt, ranks: Distributed
+    config: Config,
+    data_folder: Path,
+    claim: Claim,
+    interrupt: Interrupt,
+    ranks: Distributed,
+    ledger: Ledger | None,
 ) -> Trainer:
     check_prepared(data_folder, config.data)
     data = open_data(data_folder)
@@ -166,6 +182,7 @@ def _build(
         interrupt=interrupt,
         claim=claim,
         deadline=Deadline.of_this_job() if ranks.is_main else None,
+        ledger=ledger,
     )
 
 

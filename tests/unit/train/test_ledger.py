@@ -124,6 +124,19 @@ def test_seconds_kept_and_lost(
     assert (line["kept_seconds"], line["lost_seconds"]) == expected
 
 
+def test_what_a_killed_attempt_kept_is_counted_behind_one_that_never_began(tmp_path: Path) -> None:
+    """Such as one that could not build its network."""
+    ledger = Ledger(tmp_path)
+    ledger.begin(0, 0, 0.0)
+    time.sleep(0.05)
+    ledger.update(0, 1)  # and is killed behind a save that it did not live to note
+    Ledger(tmp_path).fail(ValueError("no"))
+    Ledger(tmp_path).begin(0, 3, 0.02)
+    killed, failed = lines(tmp_path)
+    assert (killed["step"], killed["kept_seconds"]) == (3, 0.02)
+    assert (failed["state"], failed["reason"], failed["step"]) == ("failed", "ValueError: no", None)
+
+
 def test_signs_of_life_are_rare(tmp_path: Path) -> None:
     """Thousands of steps do not write thousands of files; the end writes the latest position."""
     ledger = Ledger(tmp_path)

@@ -9,6 +9,7 @@ import torch
 from outlast.config import parse
 from outlast.data.store import prepare
 from outlast.sections import Config, TrainingSection
+from outlast.train.claim import Claim
 from outlast.train.interrupt import Interrupt
 from outlast.train.run import EXIT_INTERRUPTED, build_optimizer, train_run
 
@@ -60,7 +61,51 @@ def test_an_error_gives_1_and_one_line(
     output = capsys.readouterr().out
     assert "error: model.network: a:B cannot be imported" in output
     assert "Traceback" not in output
-    assert not (tmp_path / "status.json").exists()
+    lines = (tmp_path / "attempts.jsonl").read_text().splitlines()
+    (line,) = [json.loads(line) for line in lines]
+    assert (line["attempt"], line["state"], line["from_step"]) == (1, "failed", None)
+    assert line["reason"].startswith("model.network: a:B cannot be imported")
+    assert json.loads((tmp_path / "status.json").read_text()) == line
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    assert json.loads((tmp_path / "history.json").read_text())["attempts"] == 2
+
+
+def test_a_kill_while_it_is_built_has_its_line(data: Path, tmp_path: Path) -> None:
+    """The status says running from the moment that the folder is claimed."""
+
+    class Kill(BaseException):
+        """Comes while the data are opened."""
+
+    def look(*_: Any) -> None:
+        status = json.loads((tmp_path / "status.json").read_text())
+        assert (status["attempt"], status["state"]) == (1, "running")
+        raise Kill
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("outlast.train.run.open_data", look)
+        patch.setattr("outlast.train.ledger.Ledger.fail", lambda *_: None)
+        with pytest.raises(Kill):
+            train_run(iris(), data, tmp_path, Interrupt())
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    lines = [json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]
+    assert [(line["attempt"], line["state"]) for line in lines] == [(1, "killed"), (2, "completed")]
+
+
+def test_an_attempt_that_only_waited_writes_into_no_book(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are those of the attempt that it waited for; when it has its turn, it has its line."""
+    claim, waiting = Claim(tmp_path), Interrupt()
+    assert claim.try_acquire() is None
+    waiting.received = signal.SIGTERM
+    assert train_run(iris(), data, tmp_path, waiting) == EXIT_INTERRUPTED
+    assert "interrupted while waiting for process" in capsys.readouterr().out
+    for name in ("attempts.jsonl", "status.json", "failure.json"):
+        assert not (tmp_path / name).exists()
+    claim.release()
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    (line,) = (tmp_path / "attempts.jsonl").read_text().splitlines()
+    assert json.loads(line)["attempt"] == 1
 
 
 def test_outputs_that_cannot_be_written_give_1(
