@@ -75,7 +75,8 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
         except OSError as error:  # the outputs, at the end: they need the disk
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "make room" if is_full else "correct that"
-            log.error("error: %s; %s, and start the run again", error, advice)
+            line = "error: %s; %s, and start the run again: what is saved in %s is kept"
+            log.error(line, error, advice, folder)
             return 1
     return 0
 

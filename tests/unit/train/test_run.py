@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,35 @@ def test_outputs_that_cannot_be_written_give_1(
     assert "error: [Errno 21] Is a directory" in output
     (tmp_path / "history.json").rmdir()
     assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    assert "already complete: 2 epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["history.json", "model_best.pt"])
+def test_a_disk_that_is_full_at_the_end_is_told_with_the_file(
+    name: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error of a write names none; nothing is lost, and the line says so."""
+
+    def fill(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    what = {
+        "history.json": "outlast.train.outputs.write_json",
+        "model_best.pt": "outlast.train.outputs.ModelFile.save",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(what[name], fill)
+        assert train_run(iris(), data, tmp_path / "run", Interrupt()) == 1
+    # as one line, whatever the width of the terminal
+    output = " ".join(capsys.readouterr().out.split())
+    assert "error: [Errno 28] No space left on device:" in output
+    log = (tmp_path / "run" / "events.log").read_text()
+    expected = (
+        f"'{tmp_path}/run/{name}'; make room, and start the run again: what is saved in"
+        f" {tmp_path}/run is kept"
+    )
+    assert expected in log
+    assert train_run(iris(), data, tmp_path / "run", Interrupt()) == 0
     assert "already complete: 2 epochs" in capsys.readouterr().out
 
 
