@@ -5,6 +5,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -79,6 +80,33 @@ def write_json(path: Path, content: Any, staging: Path | None = None) -> None:
     """Write ``content`` as JSON, atomically. NaN and infinity are refused: JSON has neither."""
     text = json.dumps(content, indent=1, allow_nan=False)
     write_atomically(path, (text + "\n").encode(), staging=staging)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds; None without a file, or where it is no JSON."""
+    try:
+        # not a pipe, which would be waited for
+        return parse_json(path.read_bytes()) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the content of a text that may be anything; None where it is no JSON.
+
+    NaN and infinity are none, as in :func:`write_json`, nor is what is nested beyond all sense.
+    """
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,6 +13,11 @@ def own_job() -> str | None:
     return os.environ.get("SLURM_JOB_ID")
 
 
+def own_cluster() -> str | None:
+    """Return the name of the cluster that this process runs on."""
+    return os.environ.get("SLURM_CLUSTER_NAME")
+
+
 def has_ended(job: str) -> bool:
     """Tell whether SLURM says that a job runs no more; False where it does not answer."""
     asked = _squeue(job, "%T")
@@ -28,7 +33,7 @@ def end_of(job: str) -> float | None:
     asked = _squeue(job, "%e")
     if asked is None or asked.returncode != 0:
         return None
-    with contextlib.suppress(ValueError):  # "NONE", "Unknown"
+    with contextlib.suppress(ValueError, OverflowError):  # "NONE", "Unknown"
         return time.mktime(time.strptime(asked.stdout.strip(), "%Y-%m-%dT%H:%M:%S"))
     return None
 
@@ -41,7 +46,8 @@ def _squeue(job: str, form: str) -> "subprocess.CompletedProcess[str] | None":
         return subprocess.run(
             command,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=TIMEOUT_S,
             check=False,
             env=environment,

@@ -15,6 +15,7 @@ from outlast.files import (
     TEMPORARY_MARK,
     digest_values,
     is_intact,
+    read_json,
     remove_leftovers,
     seal,
     seal_into,
@@ -201,3 +202,32 @@ def test_writers_do_not_share_a_temporary_file(tmp_path: Path) -> None:
         patch.setattr(os, "fsync", look)
         write_atomically(path, b"new")
     assert f"state{TEMPORARY_MARK}{os.getpid()}" in seen
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b'{"a": [1, 2.5, "x", null]}', {"a": [1, 2.5, "x", None]}),
+        (b"5", 5),
+        (b"", None),
+        (b'{"a": ', None),
+        (b'"\xff\xfe"', None),
+        (b"NaN", None),
+        (b"[-Infinity]", None),
+        (b"[1e999]", None),
+        (b"9" * 5000, None),
+        (b"[" * 100_000, None),
+        (b'{"a":' * 100_000, None),
+    ],
+)
+def test_json_that_may_be_anything(tmp_path: Path, content: bytes, value: Any) -> None:
+    """Read where it is JSON, else nothing; never an error."""
+    (tmp_path / "file").write_bytes(content)
+    assert read_json(tmp_path / "file") == value
+
+
+def test_what_is_no_file_holds_no_json(tmp_path: Path) -> None:
+    """Absent, a folder, a pipe that nobody writes into."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "absent", tmp_path, tmp_path / "pipe", tmp_path / "absent" / "below"):
+        assert read_json(path) is None

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from outlast.errors import CheckpointError
 from outlast.train.ledger import read_attempts
+from outlast.train.lines import printable
 
 RUNNING = "running, or killed since"
 
@@ -30,7 +31,7 @@ def show_attempts(folder: Path) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("end", overflow="fold")
     for line in attempts:
-        table.add_row(*map(escape, _row(line)))
+        table.add_row(*(escape(printable(cell)) for cell in _row(line)))
     console = Console()
     console.print(table)
     kept, lost = (sum(line[f"{word}_seconds"] for line in attempts) for word in ("kept", "lost"))

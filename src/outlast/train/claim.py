@@ -217,6 +217,7 @@ def _this_process() -> dict[str, Any]:
         "pid": os.getpid(),
         "process": _process(os.getpid()),
         "job": slurm.own_job(),
+        "cluster": slurm.own_cluster(),
     }
 
 
@@ -248,6 +249,8 @@ def _is_dead_here(owner: dict[str, Any]) -> bool:
 def _has_ended(owner: dict[str, Any]) -> bool:
     """Ask SLURM for the job of the owner; a later step of our own job may have followed it."""
     job = str(owner.get("job") or "")
+    if owner.get("cluster") != slurm.own_cluster():  # which counts jobs of its own
+        return False
     return job.isdigit() and job != slurm.own_job() and slurm.has_ended(job)
 
 

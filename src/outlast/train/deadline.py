@@ -4,6 +4,7 @@ Asked once, at the start: `OUTLAST_DEADLINE` or `SLURM_JOB_END_TIME` (seconds si
 `squeue`. From then on a monotonic clock counts: the other one may be set.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -17,6 +18,8 @@ DEADLINE = "OUTLAST_DEADLINE"
 LEAVE_S = 10.0
 # a step or a save may take so much longer than the longest so far
 SLACK = 2.0
+# 2001 and 2200: seconds from now, or milliseconds, are neither within
+_EARLIEST, _LATEST = 1e9, 7.26e9
 
 
 class Deadline:
@@ -60,8 +63,8 @@ class Deadline:
 def _from_environment() -> float | None:
     for name in (DEADLINE, "SLURM_JOB_END_TIME"):
         if text := os.environ.get(name):
-            try:
-                return float(text)
-            except ValueError:
-                log.warning("%s: %r is not allowed; seconds since 1970 are needed", name, text)
+            with contextlib.suppress(ValueError):
+                if _EARLIEST < (end := float(text)) < _LATEST:
+                    return end
+            log.warning("%s: %r is not allowed; seconds since 1970 are needed", name, text)
     return None

@@ -4,12 +4,13 @@ Snakemake retries whatever fails; a loss that became NaN once becomes NaN again,
 with the same numbers, until the budget of retries is gone.
 """
 
-import json
+import contextlib
 from pathlib import Path
 from typing import Any
 
+from outlast.distributed import Distributed
 from outlast.errors import ModelError, NonFiniteLossError
-from outlast.files import write_json
+from outlast.files import read_json, write_json
 from outlast.model.file import versions
 from outlast.recipe import Recipe, fingerprint
 from outlast.train.claim import Claim, Unclaimed
@@ -23,9 +24,9 @@ DETERMINISTIC = (NonFiniteLossError, ModelError)
 class Failures:
     """The last such error of one run; only rank 0 has it."""
 
-    def __init__(self, folder: Path, claim: Claim | Unclaimed) -> None:
+    def __init__(self, folder: Path, claim: Claim | Unclaimed, distributed: Distributed) -> None:
         """Name the file."""
-        self._path, self._claim = folder / FAILURE_JSON, claim
+        self._path, self._claim, self._distributed = folder / FAILURE_JSON, claim, distributed
 
     def why_refused(self, recipe: Recipe, start: tuple[int, int]) -> str | None:
         """Return why this attempt would only repeat an earlier one, or None.
@@ -34,11 +35,13 @@ class Failures:
             recipe: Of the run as it is now.
             start: Epoch and step of the state that it starts from.
         """
-        failure = _read(self._path)
-        if failure is None or _key(recipe, start) != failure.get("key"):
+        failure = read_json(self._path)
+        if not isinstance(failure, dict) or failure.get("key") != self._key(recipe, start):
+            return None
+        if not isinstance(error := failure.get("error"), str):
             return None
         return (
-            f"{failure.get('error')} (an earlier attempt ended so, and nothing has changed since:"
+            f"{error} (an earlier attempt ended so, and nothing has changed since:"
             f" not tried again; remove {self._path} to try it all the same)"
         )
 
@@ -50,26 +53,28 @@ class Failures:
             LostClaimError: The folder is another attempt's now.
         """
         if isinstance(error, DETERMINISTIC):
-            content = {"key": _key(recipe, saved), "error": str(error)}
+            content = {"key": self._key(recipe, saved), "error": str(error)}
             self._claim.ensure()
             write_json(self._path, content, self._claim.staging)
 
     def clear(self) -> None:
-        """Forget it: the run is at its end."""
-        self._path.unlink(missing_ok=True)
+        """Forget it: the run is at its end, and a file that cannot be removed is in nobody's way.
 
+        Raises:
+            LostClaimError: The folder is another attempt's now.
+        """
+        removed = self._claim.staging / FAILURE_JSON
+        with contextlib.suppress(OSError):
+            self._claim.ensure()
+            self._path.replace(removed)  # which fails where the claim is lost since
+            removed.unlink()
 
-def _key(recipe: Recipe, position: tuple[int, int]) -> dict[str, Any]:
-    return {
-        "fingerprint": fingerprint(recipe),
-        "from": list(position),
-        "versions": versions(),
-    }
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+    def _key(self, recipe: Recipe, position: tuple[int, int]) -> dict[str, Any]:
+        return {
+            "fingerprint": fingerprint(recipe),
+            "from": list(position),
+            "versions": versions(),
+            # not in the recipe, and yet what an error may be about
+            "ranks": self._distributed.world_size,
+            "device": self._distributed.device.type,
+        }

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ import torch
 
 from outlast.errors import CheckpointError
 from outlast.files import is_intact
+from outlast.model.file import ModelFile
 from outlast.recipe import fingerprint
+from outlast.train.lines import printable
+from outlast.train.state import FORMAT
+
+FOREIGN = "neither a state nor a model of this version of outlast"
 
 
 def show_file(path: Path) -> None:
@@ -31,14 +37,32 @@ def show_file(path: Path) -> None:
         values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:
         raise CheckpointError(f"{path}: no tensors and plain values can be read from it") from error
-    lines = _of_state if "optimizer" in values else _of_model if "row_shapes" in values else None
-    if lines is None:
-        raise CheckpointError(f"{path}: neither a state nor a model of outlast")
-    for word, text in lines(values):
-        print(f"{word:<12}{text}")
+    try:
+        lines = list(_lines(path, values))
+    except CheckpointError:
+        raise
+    except Exception as error:  # it has our keys, and somebody else's values
+        raise CheckpointError(f"{path}: {FOREIGN}") from error
+    for word, text in lines:
+        print(f"{word:<12}{printable(text)}")
+
+
+def _lines(path: Path, values: Any) -> Iterator[tuple[str, str]]:
+    keys = set(values) if isinstance(values, dict) else set()
+    if keys == {item.name for item in fields(ModelFile)}:
+        yield from _of_model(values)
+    elif {"format", "recipe", "optimizer"} <= keys and isinstance(values["format"], int):
+        if values["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path}: a state of format {values['format']}, and this version of outlast reads"
+                f" format {FORMAT}"
+            )
+        yield from _of_state(values)
+    else:
+        raise CheckpointError(f"{path}: {FOREIGN}")
     for name, value in values.items():
         if size := _bytes_of(value):
-            print(f"{'size':<12}{name}: {size:,} bytes of tensors")
+            yield "size", f"{name}: {size:,} bytes of tensors"
 
 
 def _of_state(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -62,7 +86,7 @@ def _of_model(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kind", "best model of a run"
     best = values["best"].items()
     yield "best", ", ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in best)
-    yield "classes", ", ".join(values["classes"])
+    yield "classes", ", ".join(map(str, values["classes"]))
     for name, shape in values["row_shapes"].items():
         yield "input", f"{name}: {tuple(shape)}"
     yield "versions", ", ".join(f"{key} {value}" for key, value in values["versions"].items())

@@ -49,6 +49,7 @@ class Keeper:
         every_seconds: float,
         interrupt: Interrupt | None = None,
         deadline: Deadline | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Put the parts together; nothing is read or written yet.
 
@@ -63,28 +64,32 @@ class Keeper:
             every_seconds: Between periodic saves; 0: at every boundary, and waited for.
             interrupt: This rank's flag.
             deadline: The end of the job; none by default.
+            ledger: Of this attempt, on rank 0; by default it begins at :meth:`resume`.
         """
         self._run, self._recipe, self._outputs, self._check = run, recipe, outputs, check
         self._folder, self._distributed = folder, distributed
         self._claim = claim
         self._checkpoints = Checkpoints(folder, self._claim)
-        self._failures = Failures(folder, self._claim)
+        self._failures = Failures(folder, self._claim, distributed)
         interrupt = interrupt or Interrupt()
         self._writer, self._waits = Writer(), every_seconds == 0
         self.poll = Poll(
             distributed, interrupt, every_seconds, deadline, lambda: self._writer.is_busy
         )
         self._started = interrupt.started
-        self._ledger: Ledger | None = None
+        self._ledger = ledger
         self._saved = (0, 0)
         self._is_owed = self._is_best_owed = False
+        self._is_complete = False
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
-        if self._distributed.is_main:
+        if self._distributed.is_main and self._ledger is None:
             self._ledger = Ledger(self._folder, self._claim.staging, self._started)
         resume(self._run, self._checkpoints, self._recipe, rule, self._distributed)
         self._saved = self._run.position.epoch, self._run.position.step
+        done, stalled = self._run.position.epoch, self._run.selection.epochs_since_best
+        self._is_complete = rule.reason(done, stalled) is not None
         reach("resume")
 
     def begin(self) -> None:
@@ -95,7 +100,9 @@ class Keeper:
         """
         if self._ledger:
             self._ledger.begin(*self._saved, self._run.seconds)
-        why = self._failures.why_refused(self._recipe, self._saved) if self._ledger else None
+        why = None
+        if self._ledger and not self._is_complete:
+            why = self._failures.why_refused(self._recipe, self._saved)
         if why := self._distributed.broadcast(why):
             raise RepeatedFailureError(why)
 
@@ -186,8 +193,7 @@ class Keeper:
                 self._writer.drain()
             with contextlib.suppress(OSError, LostClaimError):
                 self._failures.note(error, self._recipe, self._saved)
-            is_ours = isinstance(error, OutlastError)
-            self._ledger.end("failed", f"{'' if is_ours else f'{type(error).__name__}: '}{error}")
+            self._ledger.fail(error)
 
     def finish(self, stopped: str) -> dict[str, Any]:
         """Write the declared outputs; all ranks leave together. Collective.
@@ -201,7 +207,7 @@ class Keeper:
         self._tell(self._writer.drain)
         if self._ledger:
             self._ledger.update(self._run.position.epoch, self._run.position.step)
-            attempts, seconds = len(self._ledger.attempts) + 1, self._ledger.lost_seconds
+            attempts, seconds = self._ledger.number, self._ledger.lost_seconds
         content = self._outputs.history(self._run, stopped, attempts, seconds)
         if self._ledger:
             self._outputs.write_model(self._outputs.model(self._run))

@@ -15,15 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from outlast import slurm
-from outlast.files import write_atomically, write_json
+from outlast.errors import OutlastError
+from outlast.files import parse_json, read_json, write_atomically, write_json
 
 STATUS_JSON = "status.json"
 ATTEMPTS_JSONL = "attempts.jsonl"
 SIGN_OF_LIFE_S = 5.0
+_NUMBERS = ("started", "updated", "from_seconds", "kept_seconds", "lost_seconds")
+_PLACE = ("from_epoch", "from_step", "epoch", "step")
+# of a time since 1970, of seconds, of steps: what is larger is damage, and may break a sum
+_MOST = 1e11
 
 
 class Ledger:
-    """Writes for one attempt; only rank 0 has one."""
+    """Writes for one attempt; only rank 0 has one.
+
+    Attributes:
+        attempts: Those that have ended.
+        number: Of this one, from 1.
+    """
 
     def __init__(
         self, folder: Path, staging: Path | None = None, started: float | None = None
@@ -45,8 +55,10 @@ class Ledger:
         last = self._read_status()
         if last is not None and last["state"] == "running":
             self._append({**last, "state": "killed"})
+        # not their count: a line may have been lost
+        self.number = max((line["attempt"] for line in self.attempts), default=0) + 1
         self._status: dict[str, Any] = {
-            "attempt": len(self.attempts) + 1,
+            "attempt": self.number,
             "state": "running",
             "host": socket.gethostname(),
             "job": slurm.own_job(),
@@ -88,19 +100,18 @@ class Ledger:
     def _settle_killed(self, epoch: int, step: int, seconds: float) -> None:
         """Count what a killed attempt had saved behind its last sign of life: it is in the state.
 
-        Attempts that were killed before they began to train had nothing to save.
+        Attempts that ended before they began to train had nothing to save.
         """
-        for line in reversed(self.attempts):
-            if line["state"] != "killed":
-                return
-            if line.get("from_epoch") is not None:
-                spent = line["kept_seconds"] + line["lost_seconds"]
-                kept = max(0.0, seconds - line["from_seconds"])
-                line |= {"kept_seconds": kept, "lost_seconds": max(0.0, spent - kept)}
-                if (epoch, step) > (line["epoch"], line["step"]):
-                    line |= {"epoch": epoch, "step": step}
-                self._write_attempts()
-                return
+        began = [line for line in self.attempts if line.get("from_epoch") is not None]
+        if not began or began[-1]["state"] != "killed":
+            return
+        line = began[-1]
+        spent = line["kept_seconds"] + line["lost_seconds"]
+        kept = max(0.0, seconds - line["from_seconds"])
+        line |= {"kept_seconds": kept, "lost_seconds": max(0.0, spent - kept)}
+        if (epoch, step) > (line["epoch"], line["step"]):
+            line |= {"epoch": epoch, "step": step}
+        self._write_attempts()
 
     def keep(self, seconds: float) -> None:
         """Note that a state with so many seconds of training is on the disk."""
@@ -121,6 +132,11 @@ class Ledger:
         self._write()
         self._append(self._status)
 
+    def fail(self, error: BaseException) -> None:
+        """Close this attempt with an error, unless it has been closed with a better reason."""
+        kind = "" if isinstance(error, OutlastError) else f"{type(error).__name__}: "
+        self.end("failed", f"{kind}{error}")
+
     def _write(self) -> None:
         self._written = time.monotonic()
         self._status |= {"updated": time.time(), "lost_seconds": self._lost_so_far()}
@@ -138,7 +154,7 @@ class Ledger:
             write_atomically(self._attempts_file, text.encode(), staging=self._staging)
 
     def _read_status(self) -> dict[str, Any] | None:
-        status = _parse(_read_text(self._status_file))
+        status = _attempt(read_json(self._status_file))
         if status is None:
             return None
         # a kill between the two writes of `end` leaves a closed status without its line
@@ -151,32 +167,35 @@ class Ledger:
 def read_attempts(folder: Path) -> list[dict[str, Any]]:
     """Return the attempts in a run folder in their order, the one that runs now included."""
     lines = _read_lines(folder / ATTEMPTS_JSONL)
-    now = _parse(_read_text(folder / STATUS_JSON))
+    now = _attempt(read_json(folder / STATUS_JSON))
     numbers = {line["attempt"] for line in lines}
     return [*lines, now] if now is not None and now["attempt"] not in numbers else lines
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    lines = [_parse(line) for line in _read_text(path).splitlines()]
+    try:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+    except OSError:
+        return []
+    lines = [_attempt(parse_json(line)) for line in text.splitlines()]
     return [line for line in lines if line is not None]
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _parse(text: str) -> dict[str, Any] | None:
+def _attempt(line: Any) -> dict[str, Any] | None:
     """Return one attempt, or None for what is none: these files are for people, not for us."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    wanted = {"attempt": int, "state": str} | dict.fromkeys(
-        ("started", "updated", "from_seconds", "kept_seconds", "lost_seconds"), int | float
-    )
     if not isinstance(line, dict):
         return None
-    return line if all(isinstance(line.get(key), kind) for key, kind in wanted.items()) else None
+    place = [line.get(key) for key in _PLACE]
+    is_attempt = (
+        isinstance(line.get("state"), str)
+        and _is_number(line.get("attempt"), int)
+        and all(_is_number(line.get(key), int | float) for key in _NUMBERS)
+        # who never began to train has none
+        and (place == [None] * 4 or all(_is_number(value, int) for value in place))
+    )
+    plain = {key: value for key, value in line.items() if not isinstance(value, dict | list)}
+    return plain if is_attempt else None
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= _MOST

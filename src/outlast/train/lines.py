@@ -11,6 +11,11 @@ _SHOWN = (
 )
 
 
+def printable(text: str) -> str:
+    """Replace what is no character to see: a file may hold orders to the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+
+
 def epoch_line(
     row: Row,
     epochs: int,

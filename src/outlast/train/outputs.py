@@ -1,5 +1,7 @@
 """The declared outputs of a run: model_best.pt and history.json."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,16 @@ from outlast.sections import Config
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.history import HISTORY_JSON
 from outlast.train.state import RunState
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[Path]:
+    """Name the file in the error of a write, which names none."""
+    try:
+        yield path
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,9 @@ class Outputs:
 
     def write_model(self, model: ModelFile) -> None:
         """Write model_best.pt."""
-        self.claim.ensure()
-        model.save(self.folder / MODEL_BEST, self.claim.staging)
+        with _named(self.folder / MODEL_BEST) as path:
+            self.claim.ensure()
+            model.save(path, self.claim.staging)
 
     def history(
         self, run: RunState, stopped: str, attempts: int, lost_seconds: float
@@ -73,8 +86,9 @@ class Outputs:
 
     def write_history(self, content: dict[str, Any]) -> None:
         """Write history.json."""
-        self.claim.ensure()
-        write_json(self.folder / HISTORY_JSON, content, self.claim.staging)
+        with _named(self.folder / HISTORY_JSON) as path:
+            self.claim.ensure()
+            write_json(path, content, self.claim.staging)
 
     def _best(self, run: RunState) -> dict[str, Any]:
         """Return epoch and metrics of the best weights: the last epoch without validation."""

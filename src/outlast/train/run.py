@@ -27,6 +27,7 @@ from outlast.train.claim import Claim
 from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
 from outlast.train.layout import form_of, refuse_scattered
+from outlast.train.ledger import Ledger
 from outlast.train.progress import reporting
 from outlast.train.seeding import seed_everything
 from outlast.train.trainer import Trainer
@@ -75,7 +76,8 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
         except OSError as error:  # the outputs, at the end: they need the disk
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "make room" if is_full else "correct that"
-            log.error("error: %s; %s, and start the run again", error, advice)
+            line = "error: %s; %s, and start the run again: what is saved in %s is kept"
+            log.error(line, error, advice, folder)
             return 1
     return 0
 
@@ -91,11 +93,16 @@ def _train_claimed(
     """Train as the only one in the folder."""
     claim = Claim(folder)
     _acquire(claim, interrupt, ranks)
+    ledger = Ledger(folder, claim.staging, interrupt.started) if ranks.is_main else None
     try:
-        trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks)
+        trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks, ledger)
         training = config.training
         trainer.train(training.epochs, training.early_stopping_patience, progress)
         reach("leave")
+    except BaseException as error:
+        if ledger:
+            ledger.fail(error)
+        raise
     finally:
         if ranks.is_main:
             claim.release()
@@ -120,12 +127,17 @@ def _acquire(claim: Claim, interrupt: Interrupt, ranks: Distributed) -> None:
 
 
 def _build_everywhere(
-    config: Config, data_folder: Path, claim: Claim, interrupt: Interrupt, ranks: Distributed
+    config: Config,
+    data_folder: Path,
+    claim: Claim,
+    interrupt: Interrupt,
+    ranks: Distributed,
+    ledger: Ledger | None,
 ) -> Trainer:
     """Build the trainer on every rank, or raise the same error on every rank."""
     trainer, error = None, None
     try:
-        trainer = _build(config, data_folder, claim, interrupt, ranks)
+        trainer = _build(config, data_folder, claim, interrupt, ranks, ledger)
     except OutlastError as problem:
         error = problem
     # a rank that fails alone would leave the others waiting in their first collective
@@ -148,7 +160,12 @@ def _build_everywhere(
 
 
 def _build(
-    config: Config, data_folder: Path, claim: Claim, interrupt: Interrupt, ranks: Distributed
+    config: Config,
+    data_folder: Path,
+    claim: Claim,
+    interrupt: Interrupt,
+    ranks: Distributed,
+    ledger: Ledger | None,
 ) -> Trainer:
     check_prepared(data_folder, config.data)
     data = open_data(data_folder)
@@ -173,6 +190,7 @@ def _build(
         interrupt=interrupt,
         claim=claim,
         deadline=Deadline.of_this_job() if ranks.is_main else None,
+        ledger=ledger,
     )
 
 

@@ -27,6 +27,7 @@ from outlast.train.finite import all_finite
 from outlast.train.history import History, Row, means
 from outlast.train.interrupt import Interrupt
 from outlast.train.keeper import Keeper
+from outlast.train.ledger import Ledger
 from outlast.train.lines import best_line, epoch_line
 from outlast.train.meter import Meter
 from outlast.train.outputs import Outputs
@@ -77,6 +78,7 @@ class Trainer:
         interrupt: Interrupt | None = None,
         claim: Claim | Unclaimed | None = None,
         deadline: Deadline | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Put the parts together; no file is read or written yet.
 
@@ -91,6 +93,7 @@ class Trainer:
             interrupt: Set when the process was asked to stop.
             claim: On the folder; by default nobody else can be there.
             deadline: The end of the job; none by default.
+            ledger: Of this attempt, on rank 0; by default it begins with the training.
         """
         training = config.training
         study = model if isinstance(model, StudyNetwork) else StudyNetwork(model)
@@ -116,6 +119,7 @@ class Trainer:
             interrupt=interrupt,
             claim=claim,
             deadline=deadline,
+            ledger=ledger,
         )
         self._stopwatch = Stopwatch()
         self._trained: Row = {}

@@ -48,15 +48,19 @@ def test_the_environment_tells_it(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert Deadline.of_this_job().seconds_left == pytest.approx(100, abs=2)
 
 
-def test_a_deadline_that_is_no_number_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "text", ["tomorrow", "nan", "inf", "-inf", "1e999", "-5", "3600", "2099-01-01", "now in ms"]
+)
+def test_a_deadline_that_is_no_time_is_told(
+    text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the next source is asked."""
+    """And the next source is asked: one that is too large would mean that there is no end."""
+    text = text.replace("now in ms", f"{1000 * time.time():.0f}")
     monkeypatch.setattr(deadline_module.log, "propagate", True)
-    monkeypatch.setenv("OUTLAST_DEADLINE", "tomorrow")
+    monkeypatch.setenv("OUTLAST_DEADLINE", text)
     monkeypatch.setenv("SLURM_JOB_END_TIME", f"{time.time() + 100:.0f}")
     assert Deadline.of_this_job().seconds_left == pytest.approx(100, abs=2)
-    assert "OUTLAST_DEADLINE: 'tomorrow' is not allowed; seconds since 1970" in caplog.text
+    assert f"OUTLAST_DEADLINE: {text!r} is not allowed; seconds since 1970" in caplog.text
 
 
 def test_slurm_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +83,9 @@ def test_what_the_environment_tells_is_not_asked_for(
     assert not (tmp_path / "asked").exists()
 
 
-@pytest.mark.parametrize("answer", ["echo NONE", "echo", "exit 1", "echo Unknown"])
+@pytest.mark.parametrize(
+    "answer", ["echo NONE", "echo", "exit 1", "echo Unknown", r"printf '\377\n'"]
+)
 def test_a_job_without_a_known_end_has_none(
     answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,7 +125,7 @@ def test_an_attempt_that_may_do_better_is_never_refused(tmp_path: Path) -> None:
     (tmp_path / "kept").replace(tmp_path / "failure.json")
     with pytest.raises(NonFiniteLossError):
         make_trainer(tmp_path, spoilt(), small_config(0, seed=seed)).train(3)
-    for content in ("", "{", "[]", "{}"):
+    for content in ("", "{", "[]", "{}", "[" * 100_000, "NaN"):
         (tmp_path / "failure.json").write_text(content)
         with pytest.raises(NonFiniteLossError):
             make_trainer(tmp_path, spoilt(), small_config(0, seed=seed)).train(3)

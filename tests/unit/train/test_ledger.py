@@ -124,6 +124,19 @@ def test_seconds_kept_and_lost(
     assert (line["kept_seconds"], line["lost_seconds"]) == expected
 
 
+def test_what_a_killed_attempt_kept_is_counted_behind_one_that_never_began(tmp_path: Path) -> None:
+    """Such as one that could not build its network."""
+    ledger = Ledger(tmp_path)
+    ledger.begin(0, 0, 0.0)
+    time.sleep(0.05)
+    ledger.update(0, 1)  # and is killed behind a save that it did not live to note
+    Ledger(tmp_path).fail(ValueError("no"))
+    Ledger(tmp_path).begin(0, 3, 0.02)
+    killed, failed = lines(tmp_path)
+    assert (killed["step"], killed["kept_seconds"]) == (3, 0.02)
+    assert (failed["state"], failed["reason"], failed["step"]) == ("failed", "ValueError: no", None)
+
+
 def test_signs_of_life_are_rare(tmp_path: Path) -> None:
     """Thousands of steps do not write thousands of files; the end writes the latest position."""
     ledger = Ledger(tmp_path)
@@ -139,7 +152,18 @@ def test_signs_of_life_are_rare(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [STATUS_JSON, ATTEMPTS_JSONL])
 @pytest.mark.parametrize(
     "damage",
-    [b"[]", b"null", b"{}", b"5\n{}\n", b"\xff\xfe", b'{"attempt": "x"}', b"", None],
+    [
+        b"[]",
+        b"null",
+        b"{}",
+        b"5\n{}\n",
+        b"\xff\xfe",
+        b'{"attempt": "x"}',
+        b"",
+        b"[" * 100_000,
+        b"9" * 5000,
+        None,
+    ],
 )
 def test_damaged_books_end_no_run(tmp_path: Path, name: str, damage: bytes | None) -> None:
     """Whatever stands in them, or a folder in their place: the attempt begins and ends."""
@@ -162,3 +186,81 @@ def test_the_first_end_counts(tmp_path: Path) -> None:
     ledger.end("interrupted", "a signal")
     ledger.end("failed", "SystemExit")
     assert [line["state"] for line in lines(tmp_path)] == ["interrupted"]
+
+
+@pytest.mark.parametrize("name", [STATUS_JSON, ATTEMPTS_JSONL])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lost_seconds", "NaN"),
+        ("lost_seconds", "1e999"),
+        ("lost_seconds", "1" + "0" * 400),
+        ("kept_seconds", "-1"),
+        ("kept_seconds", "true"),
+        ("started", "1e300"),
+        ("attempt", "true"),
+        ("attempt", "-3"),
+        ("from_epoch", '"x"'),
+        ("from_step", "null"),
+        ("epoch", "null"),
+        ("step", "[1]"),
+        ("state", "7"),
+        ("reason", "[" * 900 + "]" * 900),
+    ],
+)
+def test_a_line_with_a_value_of_another_kind_ends_no_run(
+    tmp_path: Path, name: str, key: str, value: str
+) -> None:
+    """It is no attempt, and left out; the numbers of the others are finite."""
+    Ledger(tmp_path).begin(1, 1, 0.0)
+    line = {**status(tmp_path), "state": "killed" if name == ATTEMPTS_JSONL else "running"}
+    rest = {other: line[other] for other in line if other != key}
+    (tmp_path / STATUS_JSON).unlink()
+    (tmp_path / name).write_text(f'{json.dumps(rest)[:-1]}, "{key}": {value}}}\n')
+    ledger = Ledger(tmp_path)
+    ledger.begin(1, 1, 0.0)
+    assert 0 <= ledger.lost_seconds < 60
+    ledger.end("completed")
+    expected = ["killed", "completed"] if key == "reason" else ["completed"]
+    assert [line["state"] for line in lines(tmp_path)] == expected
+    assert status(tmp_path)["state"] == "completed"
+
+
+@pytest.mark.parametrize("key", ["epoch", "from_step", "step"])
+def test_a_status_without_its_position_ends_no_run(tmp_path: Path, key: str) -> None:
+    """Though it says that the attempt had begun to train."""
+    Ledger(tmp_path).begin(1, 1, 0.0)
+    line = status(tmp_path)
+    del line[key]
+    (tmp_path / STATUS_JSON).write_text(json.dumps(line))
+    Ledger(tmp_path).begin(1, 1, 0.0)
+
+
+def test_numbers_go_on_behind_a_damaged_line(tmp_path: Path) -> None:
+    """No attempt takes the number of another, and no killed one is forgotten."""
+    for _ in range(4):
+        Ledger(tmp_path).begin(0, 0, 0.0)
+    first, *others = (tmp_path / ATTEMPTS_JSONL).read_text().splitlines()
+    (tmp_path / ATTEMPTS_JSONL).write_text("\n".join([first[:40], *others]))
+    for _ in range(3):
+        Ledger(tmp_path).begin(0, 0, 0.0)
+    assert [line["attempt"] for line in lines(tmp_path)] == [2, 3, 4, 5, 6]
+    assert status(tmp_path)["attempt"] == 7
+
+
+@pytest.mark.parametrize("state", ["killed", "interrupted"])
+def test_numbers_go_on_behind_lost_lines(tmp_path: Path, state: str) -> None:
+    """From that of the status, which is all that is left."""
+    for _ in range(3):
+        last = Ledger(tmp_path)
+        last.begin(0, 0, 0.0)
+    if state != "killed":
+        last.end(state)
+    (tmp_path / ATTEMPTS_JSONL).unlink()
+    for _ in range(2):
+        Ledger(tmp_path).begin(0, 0, 0.0)
+    assert [(line["attempt"], line["state"]) for line in lines(tmp_path)] == [
+        (3, state),
+        (4, "killed"),
+    ]
+    assert Ledger(tmp_path).number == 6

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import torch
 from outlast.config import parse
 from outlast.data.store import prepare
 from outlast.sections import Config, TrainingSection
+from outlast.train.claim import Claim
 from outlast.train.interrupt import Interrupt
 from outlast.train.run import EXIT_INTERRUPTED, build_optimizer, train_run
 
@@ -60,7 +63,51 @@ def test_an_error_gives_1_and_one_line(
     output = capsys.readouterr().out
     assert "error: model.network: a:B cannot be imported" in output
     assert "Traceback" not in output
-    assert not (tmp_path / "status.json").exists()
+    lines = (tmp_path / "attempts.jsonl").read_text().splitlines()
+    (line,) = [json.loads(line) for line in lines]
+    assert (line["attempt"], line["state"], line["from_step"]) == (1, "failed", None)
+    assert line["reason"].startswith("model.network: a:B cannot be imported")
+    assert json.loads((tmp_path / "status.json").read_text()) == line
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    assert json.loads((tmp_path / "history.json").read_text())["attempts"] == 2
+
+
+def test_a_kill_while_it_is_built_has_its_line(data: Path, tmp_path: Path) -> None:
+    """The status says running from the moment that the folder is claimed."""
+
+    class Kill(BaseException):
+        """Comes while the data are opened."""
+
+    def look(*_: Any) -> None:
+        status = json.loads((tmp_path / "status.json").read_text())
+        assert (status["attempt"], status["state"]) == (1, "running")
+        raise Kill
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("outlast.train.run.open_data", look)
+        patch.setattr("outlast.train.ledger.Ledger.fail", lambda *_: None)
+        with pytest.raises(Kill):
+            train_run(iris(), data, tmp_path, Interrupt())
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    lines = [json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]
+    assert [(line["attempt"], line["state"]) for line in lines] == [(1, "killed"), (2, "completed")]
+
+
+def test_an_attempt_that_only_waited_writes_into_no_book(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are those of the attempt that it waited for; when it has its turn, it has its line."""
+    claim, waiting = Claim(tmp_path), Interrupt()
+    assert claim.try_acquire() is None
+    waiting.received = signal.SIGTERM
+    assert train_run(iris(), data, tmp_path, waiting) == EXIT_INTERRUPTED
+    assert "interrupted while waiting for process" in capsys.readouterr().out
+    for name in ("attempts.jsonl", "status.json", "failure.json"):
+        assert not (tmp_path / name).exists()
+    claim.release()
+    assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    (line,) = (tmp_path / "attempts.jsonl").read_text().splitlines()
+    assert json.loads(line)["attempt"] == 1
 
 
 def test_outputs_that_cannot_be_written_give_1(
@@ -73,6 +120,35 @@ def test_outputs_that_cannot_be_written_give_1(
     assert "error: [Errno 21] Is a directory" in output
     (tmp_path / "history.json").rmdir()
     assert train_run(iris(), data, tmp_path, Interrupt()) == 0
+    assert "already complete: 2 epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["history.json", "model_best.pt"])
+def test_a_disk_that_is_full_at_the_end_is_told_with_the_file(
+    name: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error of a write names none; nothing is lost, and the line says so."""
+
+    def fill(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    what = {
+        "history.json": "outlast.train.outputs.write_json",
+        "model_best.pt": "outlast.train.outputs.ModelFile.save",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(what[name], fill)
+        assert train_run(iris(), data, tmp_path / "run", Interrupt()) == 1
+    # as one line, whatever the width of the terminal
+    output = " ".join(capsys.readouterr().out.split())
+    assert "error: [Errno 28] No space left on device:" in output
+    log = (tmp_path / "run" / "events.log").read_text()
+    expected = (
+        f"'{tmp_path}/run/{name}'; make room, and start the run again: what is saved in"
+        f" {tmp_path}/run is kept"
+    )
+    assert expected in log
+    assert train_run(iris(), data, tmp_path / "run", Interrupt()) == 0
     assert "already complete: 2 epochs" in capsys.readouterr().out
 
 
