@@ -25,6 +25,7 @@ from typing import Any
 from outlast import slurm
 from outlast.errors import LostClaimError
 from outlast.faults import reach
+from outlast.files import read_json
 
 BEAT_S = 10.0
 # Without a beat for so long an owner counts as dead. An NFS client may show a file as it was a
@@ -262,12 +263,7 @@ def _describe(owner: dict[str, Any]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file():  # a pipe would be waited for, for ever
-            return {}
-        owner = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
+    owner = read_json(path)
     return owner if isinstance(owner, dict) else {}
 
 

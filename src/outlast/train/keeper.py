@@ -85,7 +85,7 @@ class Keeper:
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
         if self._distributed.is_main and self._ledger is None:
-            self._ledger = Ledger(self._folder, self._claim.staging, self._started)
+            self._ledger = Ledger(self._folder, self._claim, self._started)
         resume(self._run, self._checkpoints, self._recipe, rule, self._distributed)
         self._saved = self._run.position.epoch, self._run.position.step
         done, stalled = self._run.position.epoch, self._run.selection.epochs_since_best

@@ -17,6 +17,7 @@ from typing import Any
 from outlast import slurm
 from outlast.errors import OutlastError
 from outlast.files import parse_json, read_json, write_atomically, write_json
+from outlast.train.claim import Claim, Unclaimed
 
 STATUS_JSON = "status.json"
 ATTEMPTS_JSONL = "attempts.jsonl"
@@ -36,16 +37,19 @@ class Ledger:
     """
 
     def __init__(
-        self, folder: Path, staging: Path | None = None, started: float | None = None
+        self,
+        folder: Path,
+        claim: Claim | Unclaimed | None = None,
+        started: float | None = None,
     ) -> None:
         """Close the book on a killed attempt, if there was one; number this one.
 
         Args:
             folder: Of the run.
-            staging: Of the claim on it: when that is lost, nothing more is written.
+            claim: On it: when that is lost, nothing more is written.
             started: When this attempt did, by ``time.monotonic()``. Default: now.
         """
-        self._staging = staging
+        self._claim = claim or Unclaimed(folder)
         # by the clock that nobody can set
         self._started = time.monotonic() if started is None else started
         self._written = -math.inf
@@ -141,7 +145,7 @@ class Ledger:
         self._written = time.monotonic()
         self._status |= {"updated": time.time(), "lost_seconds": self._lost_so_far()}
         with contextlib.suppress(OSError):
-            write_json(self._status_file, self._status, self._staging)
+            write_json(self._status_file, self._status, self._claim.staging)
 
     def _append(self, line: dict[str, Any]) -> None:
         self.attempts.append(line)
@@ -151,7 +155,7 @@ class Ledger:
         # the whole file: a line added behind one that a kill cut off would be lost with it
         text = "".join(json.dumps(attempt) + "\n" for attempt in self.attempts)
         with contextlib.suppress(OSError):
-            write_atomically(self._attempts_file, text.encode(), staging=self._staging)
+            write_atomically(self._attempts_file, text.encode(), staging=self._claim.staging)
 
     def _read_status(self) -> dict[str, Any] | None:
         status = _attempt(read_json(self._status_file))

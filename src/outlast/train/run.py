@@ -93,7 +93,7 @@ def _train_claimed(
     """Train as the only one in the folder."""
     claim = Claim(folder)
     _acquire(claim, interrupt, ranks)
-    ledger = Ledger(folder, claim.staging, interrupt.started) if ranks.is_main else None
+    ledger = Ledger(folder, claim, interrupt.started) if ranks.is_main else None
     try:
         trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks, ledger)
         training = config.training
