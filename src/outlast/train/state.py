@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import torch
 from torch import nn
@@ -73,12 +73,10 @@ class SavedState:
 
     def problem(self) -> str | None:
         """Tell what makes this no state, for one that came from a file."""
-        kinds: dict[str, type | tuple[type, ...]] = dict.fromkeys(_names(), dict)
-        kinds |= dict.fromkeys(("format", "epoch", "step"), int)
-        kinds |= {"train_seconds": (int, float), "sums": list, "history": list}
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
-                return f"{name} is {type(getattr(self, name)).__name__}"
+        for name, hint in get_type_hints(SavedState).items():
+            value, kind = getattr(self, name), get_origin(hint) or hint
+            if not isinstance(value, (int, float) if kind is float else kind):
+                return f"{name} is {type(value).__name__}"
         if min(self.epoch, self.step) < 0:
             return f"epoch {self.epoch}, step {self.step}"
         is_table = all(isinstance(row, dict) for row in (*self.history, *self.sums))
@@ -87,10 +85,6 @@ class SavedState:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copying tensors."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
-
-
-def _names() -> list[str]:
-    return [item.name for item in fields(SavedState)]
 
 
 @dataclass
