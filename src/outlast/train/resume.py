@@ -29,6 +29,7 @@ def resume(
     Ranks never look at the files themselves: on a network file system one may see what another
     does not, and they would train apart in silence.
     """
+    run.note_form()
     saved = _find(run, checkpoints, recipe, rule) if distributed.is_main else None
     best_weights = saved.best_weights if saved else {}
     # the other ranks never write a model: spare them the best weights

@@ -140,10 +140,11 @@ class RunState:
     history: History
     position: Position
     best_weights: dict[str, Any]
+    _form: Form | None = None
     _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
 
-    def __post_init__(self) -> None:
-        """Note how the network was built."""
+    def note_form(self) -> None:
+        """Note how the network was built: as the next attempt will find it, too."""
         self._form = Form(self.model)
 
     def capture(self, recipe: Recipe) -> SavedState:
@@ -152,7 +153,8 @@ class RunState:
         Raises:
             ModelError: No state can hold what training has made of the network.
         """
-        self._form.refuse_changed()
+        if self._form is not None:
+            self._form.refuse_changed()
         weights, buffers = self.model.state_dict(), _transient_buffers(self.model)
         if self._held is not None:
             held, buffers = self._held
