@@ -14,7 +14,6 @@ from outlast.data.store import open_data, prepare
 from outlast.distributed import Distributed
 from outlast.errors import DataError, ModelError, NonFiniteLossError, RepeatedFailureError
 from outlast.sections import Config, DataSection
-from outlast.train.form import Form
 from outlast.train.trainer import Trainer
 
 ROW = 5
@@ -153,7 +152,6 @@ def kinked(folder: Path, at: int, **keys: Any) -> Trainer:
     """A trainer whose gradient is NaN at this step, counted from 1 over all epochs."""
     trainer = make_trainer(folder, **keys)
     trainer.study.network = trainer.model = Kink(trainer.model, at)
-    trainer.run._form = Form(trainer.study)  # as if it had been built so
     return trainer
 
 
@@ -220,7 +218,6 @@ def test_a_network_that_gives_nan_is_never_the_best(tmp_path: Path, metric: str)
     data, config = small_data(validation=14), small_config(batch_size=8, selection_metric=metric)
     trainer = make_trainer(tmp_path, data, config)
     trainer.study.network = trainer.model = Blind(trainer.model)
-    trainer.run._form = Form(trainer.study)  # as if it had been built so
     history = trainer.train(3)
     assert history["best"]["epoch"] == 1
     for key in ("val_loss", "val_acc", "val_f1", "val_auc", "val_selection"):
