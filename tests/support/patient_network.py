@@ -34,7 +34,7 @@ class PatientNet(nn.Module):
         if marks and self.training:
             with Path(marks, f"training-{os.environ.get('RANK', '0')}").open("a") as file:
                 file.write(f"{time.time()}\n")  # a line for each part of a batch
-        if marks and not torch.is_grad_enabled():
+        if marks and not torch.is_grad_enabled() and len(rows) > 2:  # no trial at the start
             Path(marks, "validation").touch()
         time.sleep(float(os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")))
         return self.head(self.body(rows))
