@@ -10,6 +10,7 @@ his claims again under the next number, which only one can do.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -32,6 +33,8 @@ BEAT_S = 10.0
 # minute ago. OUTLAST_CLAIM_EXPIRES_S replaces it, in tests.
 EXPIRES_S = 120.0
 ASK_SLURM_EVERY_S = 10.0
+# so often an owner claims anew while somebody removes the folder
+AGAIN = 20
 _CLAIM = re.compile(r"\.claim-(\d{6,})\.json")
 _WRITER = re.compile(r"\.writer-(\d{6,})-\w+")
 
@@ -47,7 +50,7 @@ class Claim:
         """Claim nothing yet.
 
         Args:
-            folder: Of the run. Must exist when :meth:`try_acquire` is called.
+            folder: Of the run.
         """
         self.folder = folder
         self._expires_s = float(os.environ.get("OUTLAST_CLAIM_EXPIRES_S", EXPIRES_S))
@@ -68,10 +71,10 @@ class Claim:
         Raises:
             OSError: The folder cannot be written to.
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
         claims, writers = self._look()
-        if claims and (alive := self._watch.judge(_read(claims[max(claims)]))):
+        if (owner := _owner(claims, writers)) and (alive := self._watch.judge(_read(owner))):
             return alive
-        # folders of writers count too: somebody may have removed the claims alone
         if not self._take(max([0, *claims, *writers]) + 1):
             return "another attempt that has just started"
         threading.Thread(target=self._keep_beating, daemon=True).start()
@@ -79,37 +82,44 @@ class Claim:
 
     def _take(self, number: int) -> bool:
         """Claim a number; tell whether nobody else has."""
-        contender = self.folder / f".contender-{self._token}"
-        contender.mkdir()
-        self._number, path = number, self._path(number)
-        self.staging = self.folder / f".writer-{number:06}-{self._token}"
-        is_linked = False
+        contender = self.folder / f".contender-{uuid.uuid4().hex}"
+        staging = self.folder / f".writer-{number:06}-{self._token}"
+        path, is_linked, is_won = self._path(number), False, False
         try:
+            contender.mkdir()
             _link(self._write("claim", contender), path)
             is_linked = True
-            contender.rename(self.staging)
-        except (FileExistsError, FileNotFoundError):  # an owner removes those who come too late
-            if is_linked:
-                path.unlink(missing_ok=True)
-            shutil.rmtree(contender, ignore_errors=True)
+            contender.rename(staging)
+            claims, writers = self._look()  # anew: the first look may have been stale
+            is_won = max(claims, default=number) == number
+        except (FileExistsError, FileNotFoundError):
+            return False  # another one was first, or has removed what came too late
+        finally:
+            if not is_won:
+                with contextlib.suppress(OSError):
+                    if is_linked:
+                        path.unlink()
+                for left in (contender, staging):
+                    shutil.rmtree(left, ignore_errors=True)
+        if not is_won:
             return False
-        claims, writers = self._look()  # anew: the first look may have been stale
-        if max(claims, default=number) != number:
-            path.unlink(missing_ok=True)
-            shutil.rmtree(self.staging, ignore_errors=True)
-            return False
+        self._number, self.staging = number, staging
         reach("claim")
-        for other, writer in writers.items():
-            if other < number:
+        self._fence(claims, writers)
+        return True
+
+    def _fence(self, claims: dict[int, Path], writers: dict[int, Path]) -> None:
+        """Move the folders of earlier owners away, then remove what is left of them."""
+        for number, writer in writers.items():
+            if number < self._number:
                 _move_away(writer)
-        for other, old in claims.items():
-            if other < number:
+        for number, old in claims.items():
+            if number < self._number:
                 with contextlib.suppress(OSError):
                     old.unlink()
         for pattern in (".contender-*", ".fenced-*"):  # of some who were killed there
             for left in self.folder.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
-        return True
 
     def ensure(self) -> None:
         """Make sure that the claim still holds, before something is written or renamed.
@@ -118,25 +128,38 @@ class Claim:
 
         Raises:
             LostClaimError: Another attempt has taken the folder over.
-            OSError: The folder cannot be written to.
+            OSError: The folder cannot be written to, or is just being removed.
         """
         with self._lock:
-            claims, writers = self._look()
-            highest = max(claims, default=self._number)
-            owner = _read(claims[highest]) if claims else {}
-            is_ours = highest == self._number and owner.get("token", self._token) == self._token
-            if claims and is_ours and self.staging.is_dir():
-                return
-            if is_ours:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(self.staging, ignore_errors=True)
-                if self._take(max([highest, *writers]) + 1):
+            for _ in range(AGAIN):
+                if self._holds() or self._take_again():
                     return
+                time.sleep(0.05)
+        raise FileNotFoundError(errno.ENOENT, "somebody is removing it", str(self.folder))
+
+    def _holds(self) -> bool:
+        """Tell whether nothing is missing of the claim.
+
+        Raises:
+            LostClaimError: It is another's.
+        """
+        claims, _ = self._look()
+        highest = max(claims, default=self._number)
+        owner = _read(claims[highest]) if claims else {}
+        if owner and owner.get("token") != self._token:
             raise LostClaimError(
                 f"{_describe(owner)} has taken this run over, since this attempt gave no sign of"
                 " life (paused, or cut off from the file system) or its claim was removed; nothing"
                 " more is written here"
             )
+        if claims and not owner and not (highest == self._number and self.staging.is_dir()):
+            raise OSError(errno.EIO, "the claim cannot be read", str(claims[highest]))
+        return bool(claims) and highest == self._number and self.staging.is_dir()
+
+    def _take_again(self) -> bool:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        claims, writers = self._look()
+        return self._take(max([self._number, *claims, *writers]) + 1)
 
     def release(self) -> None:
         """Give the folder free. The number stays, so that a late owner sees that it is over."""
@@ -169,6 +192,13 @@ class Claim:
 
     def _path(self, number: int) -> Path:
         return self.folder / f".claim-{number:06}.json"
+
+
+def _owner(claims: dict[int, Path], writers: dict[int, Path]) -> Path | None:
+    """Return the file that tells whose the folder is; somebody may have removed the claims."""
+    if claims:
+        return claims[max(claims)]
+    return writers[max(writers)] / "claim.json" if writers else None
 
 
 def _numbered(pattern: re.Pattern[str], paths: Iterable[Path]) -> dict[int, Path]:
@@ -275,11 +305,12 @@ def _link(source: Path, target: Path) -> None:
     """
     try:
         target.hardlink_to(source)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         raise
     except OSError:  # a file system without hard links
+        content = source.read_text()
         with target.open("x") as file:
-            file.write(source.read_text())
+            file.write(content)
 
 
 def _move_away(writer: Path) -> None:
