@@ -4,6 +4,7 @@ Not a declared output on purpose: Snakemake deletes the declared outputs of a fa
 """
 
 import io
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +14,11 @@ from typing import BinaryIO
 import torch
 
 from outlast.errors import CheckpointError
-from outlast.files import remove_leftovers, seal_into, write_atomically
+from outlast.files import TEMPORARY_MARK, remove_leftovers, seal_into, write_atomically
 from outlast.model.weights import is_extra_state
 from outlast.recipe import Recipe, changed_keys, fingerprint, is_same
 from outlast.train.claim import Claim, Unclaimed
-from outlast.train.state import SavedState
+from outlast.train.state import FORMAT, SavedState
 from outlast.train.state_file import UnusableState, read_state
 
 MODEL_RESUME = "model_resume.pt"
@@ -115,8 +116,7 @@ class Checkpoints:
         name = self._name_for(state)
         if self.current.exists():
             # first: a kill in between must not leave an old generation to fall back to
-            self._claim.ensure()
-            self.previous.unlink(missing_ok=True)
+            self._drop(self.previous)
             self._rename(self.current, name)
         else:
             self._rename(self.previous, name)
@@ -132,7 +132,9 @@ class Checkpoints:
         """Take back what was set aside, if it is of this recipe and further than ``state``."""
         best, place = state, None
         own = sorted(self.folder.glob(f"model_resume.{fingerprint(recipe)[:12]}*.pt"))
-        for name in [*own, *sorted(self.folder.glob("model_resume.unreadable-*.pt"))]:
+        later = [f"model_resume.{kind}-*.pt" for kind in ("unreadable", f"format-{FORMAT}")]
+        others = (path for pattern in later for path in sorted(self.folder.glob(pattern)))
+        for name in [*own, *others]:
             kept = self._read(name, notes) if name in own else _read_again(name)
             if kept is None or not is_same(kept.recipe, recipe) or refusal(kept):
                 continue
@@ -165,8 +167,28 @@ class Checkpoints:
             return None
 
     def _rename(self, path: Path, name: Path) -> None:
+        """Rename in steps of which none is possible once the claim is lost, and none loses data."""
         self._claim.ensure()
-        path.replace(name)
+        second = self._claim.staging / f"second{TEMPORARY_MARK}{os.getpid()}"
+        second.unlink(missing_ok=True)
+        try:
+            second.hardlink_to(path)
+        except FileNotFoundError:
+            self._claim.ensure()
+            raise
+        except OSError:  # a folder of that name, or a file system without hard links
+            path.replace(name)
+            return
+        second.replace(name)
+        self._drop(path)
+
+    def _drop(self, path: Path) -> None:
+        """Remove a name, unless the claim is lost."""
+        self._claim.ensure()
+        if path.exists():
+            trash = self._claim.staging / f"trash{TEMPORARY_MARK}{os.getpid()}"
+            path.replace(trash)
+            trash.unlink()
 
 
 def _read_again(path: Path) -> SavedState | None:

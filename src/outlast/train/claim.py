@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import threading
 import time
 import uuid
@@ -23,16 +22,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from outlast import slurm
 from outlast.errors import LostClaimError
 from outlast.faults import reach
 from outlast.files import read_json
+from outlast.train.owner import Watch, describe, this_process
 
 BEAT_S = 10.0
 # Without a beat for so long an owner counts as dead. An NFS client may show a file as it was a
 # minute ago. OUTLAST_CLAIM_EXPIRES_S replaces it, in tests.
 EXPIRES_S = 120.0
-ASK_SLURM_EVERY_S = 10.0
 # so often an owner claims anew while somebody removes the folder
 AGAIN = 20
 _CLAIM = re.compile(r"\.claim-(\d{6,})\.json")
@@ -59,7 +57,7 @@ class Claim:
         self._beat = 0
         self._stop = threading.Event()
         self._lock = threading.RLock()  # the heartbeat writes as well
-        self._watch = _Watch(self._expires_s)
+        self._watch = Watch(self._expires_s)
         self.staging = folder
 
     def try_acquire(self) -> str | None:
@@ -148,7 +146,7 @@ class Claim:
         owner = _read(claims[highest]) if claims else {}
         if owner and owner.get("token") != self._token:
             raise LostClaimError(
-                f"{_describe(owner)} has taken this run over, since this attempt gave no sign of"
+                f"{describe(owner)} has taken this run over, since this attempt gave no sign of"
                 " life (paused, or cut off from the file system) or its claim was removed; nothing"
                 " more is written here"
             )
@@ -182,7 +180,7 @@ class Claim:
     def _write(self, name: str, folder: Path, released: bool = False) -> Path:
         path = folder / f"{name}.json"
         owner = {"token": self._token, "beat": self._beat, "released": released}
-        path.write_text(json.dumps(owner | _this_process()))
+        path.write_text(json.dumps(owner | this_process()))
         return path
 
     def _look(self) -> tuple[dict[int, Path], dict[int, Path]]:
@@ -216,80 +214,6 @@ class Unclaimed:
     def ensure(self) -> None:
         """Make the folder if somebody has removed it."""
         self.staging.mkdir(parents=True, exist_ok=True)
-
-
-class _Watch:
-    """Tells whether an owner lives, from what it knows of him and from his beats."""
-
-    def __init__(self, expires_s: float) -> None:
-        self._expires_s = expires_s
-        self._beat: tuple[Any, Any] = (None, None)
-        self._since = time.monotonic()
-        self._asked, self._ended = -ASK_SLURM_EVERY_S, False
-
-    def judge(self, owner: dict[str, Any]) -> str | None:
-        """Return who lives, or None for an owner who has left or died."""
-        if owner.get("released"):
-            return None
-        now, beat = time.monotonic(), (owner.get("token"), owner.get("beat"))
-        if beat != self._beat:  # an unreadable claim has none, and expires as well
-            self._beat, self._since = beat, now
-        if now - self._since > self._expires_s or _is_dead_here(owner):
-            return None
-        if now - self._asked >= ASK_SLURM_EVERY_S:
-            self._asked, self._ended = now, _has_ended(owner)
-        return None if self._ended else _describe(owner)
-
-
-def _this_process() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "machine": _machine(),
-        "pid": os.getpid(),
-        "process": _process(os.getpid()),
-        "job": slurm.own_job(),
-        "cluster": slurm.own_cluster(),
-    }
-
-
-def _machine() -> str:
-    """Name this machine since its boot, and the namespace that process ids count in."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    return ""
-
-
-def _process(pid: int) -> str | None:
-    """Return what tells a process from a later one of the same id; None for none or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]  # its start, in ticks since the boot
-
-
-def _is_dead_here(owner: dict[str, Any]) -> bool:
-    """Tell whether the owner was a process of this very machine, and is gone."""
-    here, pid = _machine(), owner.get("pid")
-    if not here or owner.get("machine") != here or not isinstance(pid, int):
-        return False
-    return _process(pid) != owner.get("process")
-
-
-def _has_ended(owner: dict[str, Any]) -> bool:
-    """Ask SLURM for the job of the owner; a later step of our own job may have followed it."""
-    job = str(owner.get("job") or "")
-    if owner.get("cluster") != slurm.own_cluster():  # which counts jobs of its own
-        return False
-    return job.isdigit() and job != slurm.own_job() and slurm.has_ended(job)
-
-
-def _describe(owner: dict[str, Any]) -> str:
-    if "pid" not in owner:
-        return "another attempt"
-    job = f", job {owner['job']}" if owner.get("job") else ""
-    return f"process {owner.get('pid')} on {owner.get('host')}{job}"
 
 
 def _read(path: Path) -> dict[str, Any]:

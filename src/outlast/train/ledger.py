@@ -55,7 +55,7 @@ class Ledger:
         self._written = -math.inf
         self._status_file = folder / STATUS_JSON
         self._attempts_file = folder / ATTEMPTS_JSONL
-        self.attempts = _read_lines(self._attempts_file)
+        self.attempts, self._is_readable = _read_patiently(self._attempts_file)
         last = self._read_status()
         if last is not None and last["state"] == "running":
             self._append({**last, "state": "killed"})
@@ -152,6 +152,8 @@ class Ledger:
         self._write_attempts()
 
     def _write_attempts(self) -> None:
+        if not self._is_readable:
+            return
         # the whole file: a line added behind one that a kill cut off would be lost with it
         text = "".join(json.dumps(attempt) + "\n" for attempt in self.attempts)
         with contextlib.suppress(OSError):
@@ -170,17 +172,24 @@ class Ledger:
 
 def read_attempts(folder: Path) -> list[dict[str, Any]]:
     """Return the attempts in a run folder in their order, the one that runs now included."""
-    lines = _read_lines(folder / ATTEMPTS_JSONL)
+    lines, _ = _read_patiently(folder / ATTEMPTS_JSONL)
     now = _attempt(read_json(folder / STATUS_JSON))
     numbers = {line["attempt"] for line in lines}
     return [*lines, now] if now is not None and now["attempt"] not in numbers else lines
 
 
+def _read_patiently(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """Return the lines, and whether they could be read: what could not must not be replaced."""
+    for pause in (0.1, 0.5, 1.0):
+        try:
+            return _read_lines(path), True
+        except OSError:
+            time.sleep(pause)
+    return [], False
+
+
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_text(errors="replace") if path.is_file() else ""
-    except OSError:
-        return []
+    text = path.read_text(errors="replace") if path.is_file() else ""
     lines = [_attempt(parse_json(line)) for line in text.splitlines()]
     return [line for line in lines if line is not None]
 

@@ -93,8 +93,9 @@ def _train_claimed(
     """Train as the only one in the folder."""
     claim = Claim(folder)
     _acquire(claim, interrupt, ranks)
-    ledger = Ledger(folder, claim, interrupt.started) if ranks.is_main else None
+    ledger = None
     try:
+        ledger = Ledger(folder, claim, interrupt.started) if ranks.is_main else None
         trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks, ledger)
         training = config.training
         trainer.train(training.epochs, training.early_stopping_patience, progress)

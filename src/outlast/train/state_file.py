@@ -58,7 +58,9 @@ def read_state(path: Path, patience_s: tuple[float, ...] = PATIENCE_S) -> SavedS
             return state
     except Exception as error:
         # torch says so with a RuntimeError of its allocator
-        if isinstance(error, MemoryError) or "alloc" in str(error):
+        if isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+        ):
             raise _cannot_be_read(path, "too little memory") from error
         problem = f"no state of outlast ({type(error).__name__})"
         raise UnusableState(problem, f"damaged-{name}") from error
@@ -93,4 +95,4 @@ def _cannot_be_read(path: Path, why: str) -> CheckpointError:
 
 
 def _word(value: Any) -> str:
-    return str(value) if isinstance(value, int) else "unknown"
+    return str(value) if isinstance(value, int) and 0 <= value < 1000 else "unknown"

@@ -275,6 +275,7 @@ class Trainer:
         self._keeper.poll.expect_other_steps()
         with self.run.held():
             result = self._validator.validate(seed_batch, at_boundary)
+        self._step.gradients.sync_buffers()  # it may have changed them, on each rank otherwise
         self._validation = result
         return result.loss or 0.0, result.accuracy or 0.0, result.auc or 0.0, result.f1 or 0.0
 

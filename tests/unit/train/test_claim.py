@@ -13,6 +13,7 @@ import pytest
 from outlast.errors import LostClaimError
 from outlast.files import write_atomically
 from outlast.train import claim as claim_module
+from outlast.train import owner as owner_module
 from outlast.train.claim import Claim
 
 
@@ -68,7 +69,7 @@ def test_a_living_owner_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_dead_process_of_this_machine_is_followed_at_once(tmp_path: Path) -> None:
     """Without waiting for its beats; also when its id belongs to another process by now."""
-    here = claim_module._machine()
+    here = owner_module.machine()
     assert here
     put_claim(tmp_path, 4, machine=here, pid=2**22 + 1)
     claim = Claim(tmp_path)
@@ -110,7 +111,7 @@ def test_an_owner_who_beats_is_never_followed(
     put_claim(tmp_path, 1, released=True)
     assert first.try_acquire() is None  # this one beats by itself
     other = Claim(tmp_path)
-    monkeypatch.setattr(claim_module, "_machine", lambda: "")
+    monkeypatch.setattr(owner_module, "machine", lambda: "")
     deadline = time.monotonic() + 1.5
     while time.monotonic() < deadline:
         assert other.try_acquire()
@@ -129,7 +130,7 @@ def test_a_late_owner_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     temporary = staging / "state-tmp"
     temporary.write_bytes(b"old")
     late.ensure()
-    monkeypatch.setattr(claim_module, "_is_dead_here", lambda owner: False)
+    monkeypatch.setattr(owner_module, "_is_dead_here", lambda owner: False)
     new = Claim(tmp_path)
     while new.try_acquire():
         time.sleep(0.02)
@@ -220,7 +221,7 @@ def race(folder: Path, start: Any, found: Any) -> None:
 def test_of_many_who_come_at_once_one_gets_it(attempt: int, tmp_path: Path) -> None:
     """A free folder, and one whose owner has died."""
     if attempt % 2:
-        put_claim(tmp_path, 3, machine=claim_module._machine(), pid=2**22 + 1)
+        put_claim(tmp_path, 3, machine=owner_module.machine(), pid=2**22 + 1)
     context, number = multiprocessing.get_context("fork"), 8
     start, found = context.Barrier(number), context.Queue()
     racers = [context.Process(target=race, args=(tmp_path, start, found)) for _ in range(number)]
@@ -342,7 +343,7 @@ def test_an_odd_file_in_place_of_a_claim_ends_nothing(
     elif kind == "folder":
         path.mkdir()
     else:
-        text = {"deep": "[" * 100_000, "pid": json.dumps({"machine": claim_module._machine()})}
+        text = {"deep": "[" * 100_000, "pid": json.dumps({"machine": owner_module.machine()})}
         path.write_text(text.get(kind, ""))
     claim, deadline = Claim(tmp_path), time.monotonic() + 20
     while claim.try_acquire():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.train import claim as claim_module
+from outlast.train import owner as owner_module
 from outlast.train.claim import Claim
 
 UNKNOWN = """\
@@ -51,7 +51,7 @@ def test_only_the_slurm_of_his_cluster_is_believed(
     monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
     if his:
         monkeypatch.setenv("SLURM_CLUSTER_NAME", his)
-    assert claim_module._this_process()["cluster"] == his
+    assert owner_module.this_process()["cluster"] == his
     put_claim(run, "12", his)
     monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
     if ours:

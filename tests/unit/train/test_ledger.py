@@ -264,3 +264,28 @@ def test_numbers_go_on_behind_lost_lines(tmp_path: Path, state: str) -> None:
         (4, "killed"),
     ]
     assert Ledger(tmp_path).number == 6
+
+
+def test_a_book_that_cannot_be_read_is_not_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system that hesitates costs no line of an earlier attempt."""
+    for _ in range(3):
+        Ledger(tmp_path).end("interrupted")
+    before = (tmp_path / "attempts.jsonl").read_text()
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    real, left = Path.read_text, [1000]
+
+    def read(self: Path, **keywords: Any) -> str:
+        left[0] -= 1
+        if left[0] > 0:
+            raise OSError(116, "Stale file handle")
+        return real(self, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read)
+        Ledger(tmp_path).end("interrupted")
+        assert real(tmp_path / "attempts.jsonl") == before
+        left[0] = 2
+        Ledger(tmp_path).end("interrupted")
+    assert len((tmp_path / "attempts.jsonl").read_text().splitlines()) > 3

@@ -13,6 +13,7 @@ from outlast.errors import CheckpointError
 from outlast.files import seal
 from outlast.train import state_file
 from outlast.train.checkpoint import Checkpoints
+from outlast.train.claim import Claim
 
 FILES = ["model_resume.prev.pt", "model_resume.pt"]
 
@@ -134,3 +135,55 @@ def test_a_state_of_another_version_has_a_name_that_says_so(
     saved.current.write_bytes(seal(buffer.getvalue()))
     saved.load(RECIPE)
     assert len(list(tmp_path.glob("model_resume.format-3-*.pt"))) == 1
+
+
+def test_a_late_owner_renames_nothing(saved: Checkpoints, tmp_path: Path) -> None:
+    """Paused between his look and his rename, while another one has taken over and saved."""
+    owner = Claim(tmp_path)
+    owner.try_acquire()
+    late = Checkpoints(tmp_path, owner)
+    good = saved.current.read_bytes()
+    real = Claim.ensure
+
+    def overtaken(self: Claim) -> None:
+        real(self)
+        owner.staging.rename(tmp_path / ".fenced-x")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Claim, "ensure", overtaken)
+        with pytest.raises(FileNotFoundError):
+            late._rename(late.current, tmp_path / "model_resume.damaged-x.pt")
+    assert saved.current.read_bytes() == good
+    assert not (tmp_path / "model_resume.damaged-x.pt").exists()
+    owner.release()
+
+
+@pytest.mark.parametrize("content", [{"format": 10**300}, {"format": "a/b"}, {"format": True}, 5])
+def test_an_odd_format_is_set_aside_all_the_same(
+    content: Any, saved: Checkpoints, tmp_path: Path
+) -> None:
+    """Under a name that any file system takes."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    saved.current.write_bytes(seal(buffer.getvalue()))
+    found, _ = saved.load(RECIPE)
+    assert found is not None
+    assert found.epoch == 1
+
+
+def test_no_word_about_memory_in_a_file_keeps_it(saved: Checkpoints, tmp_path: Path) -> None:
+    """A hostile pickle may name what it likes: it is set aside, and nothing of it is called."""
+    buffer = io.BytesIO()
+    torch.save({"format": Hostile()}, buffer)
+    saved.current.write_bytes(seal(buffer.getvalue()))
+    found, notes = saved.load(RECIPE)
+    assert found is not None
+    assert "no state of outlast" in notes[0]
+    assert not Path("DefaultCPUAllocator").exists()
+
+
+class Hostile:
+    """Its pickle calls a function whose name sounds like a lack of memory."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("DefaultCPUAllocator"),)
