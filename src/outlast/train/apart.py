@@ -23,6 +23,12 @@ def refuse_apart(network: nn.Module, ranks: Distributed) -> None:
     """
     if ranks.world_size == 1:
         return
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise ModelError(
+                f"model.network: {name} has max_norm, which shortens the rows that it looks up, on"
+                " each rank others; normalize in forward, or set launch.processes: 1"
+            )
     own = held_apart(network)
     if len(set(ranks.gather(digest_values(own)))) == 1:
         return

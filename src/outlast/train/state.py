@@ -9,6 +9,7 @@ from typing import Any, get_origin, get_type_hints
 import torch
 from torch import nn
 
+from outlast.errors import ModelError
 from outlast.model.copies import copied
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
@@ -186,8 +187,12 @@ class RunState:
 
         For a validation: the next attempt begins it anew, and what it has counted would be
         counted twice.
+
+        Raises:
+            ModelError: It has changed a parameter meanwhile, which may be too large to be held.
         """
-        parameters = {name for name, _ in _parameters(self.model)}
+        versions = {name: parameter._version for name, parameter in _parameters(self.model)}
+        parameters = set(versions)
         state = self.model.state_dict().items()
         rest = {name: value for name, value in state if name not in parameters}
         self._held = copied((rest, _transient_buffers(self.model)))
@@ -195,6 +200,12 @@ class RunState:
             yield
         finally:
             self._held = None
+        for name, parameter in _parameters(self.model):
+            if parameter._version != versions.get(name, 0):
+                raise ModelError(
+                    f"model.network: validation changes its parameter {name}, and an attempt that"
+                    " is stopped within would change it twice; make it a buffer"
+                )
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""

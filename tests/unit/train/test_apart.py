@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from outlast.distributed import Distributed
+from outlast.errors import ModelError
 from outlast.train.apart import held_apart, refuse_apart
 
 
@@ -89,3 +90,11 @@ def test_what_the_ranks_exchange_or_train_is_left_out() -> None:
 def test_one_rank_is_never_refused() -> None:
     """It holds all there is."""
     refuse_apart(Moving(), Distributed())
+
+
+def test_an_embedding_that_shortens_its_rows_is_refused_on_several_ranks() -> None:
+    """Each rank would shorten those that it sees."""
+    network = nn.Sequential(nn.Embedding(12, 8, max_norm=0.5))
+    with pytest.raises(ModelError, match=r"0 has max_norm, .* launch\.processes: 1"):
+        refuse_apart(network, Distributed(world_size=2))
+    refuse_apart(network, Distributed())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from own_networks import Own, keeps_the_law, trainer_of
-from small_run import small_config, small_data
+from small_run import make_trainer, small_config, small_data
 from torch import Tensor, nn
 
 from outlast.errors import ModelError
@@ -148,3 +148,17 @@ class Freezes(Own):
 def test_what_has_been_frozen_stays_frozen(tmp_path: Path) -> None:
     """Though the constructor knows nothing of it."""
     keeps_the_law(Freezes, tmp_path)
+
+
+def test_a_parameter_that_validation_moves_is_refused(tmp_path: Path) -> None:
+    """A stop within a validation would move it twice."""
+    trainer = make_trainer(tmp_path)
+
+    def move(module: nn.Module, *_: object) -> None:
+        if not module.training:
+            with torch.no_grad():
+                next(module.parameters()).mul_(0.99)
+
+    trainer.model.register_forward_hook(move)
+    with pytest.raises(ModelError, match=r"validation changes its parameter .*make it a buffer"):
+        trainer.train(1)
