@@ -13,7 +13,8 @@ from outlast.errors import CheckpointError
 def copied(value: Any, before: Any = None) -> Any:
     """Return a copy on the CPU that shares nothing with ``value``.
 
-    What is one thing under two names, be it a tensor or an object, is one thing in the copy.
+    What is one thing under two names, be it a tensor or an object, is one thing in the copy;
+    tensors that overlap in memory do so there.
 
     Args:
         value: Tensors and plain values, nested in any way.
@@ -23,7 +24,9 @@ def copied(value: Any, before: Any = None) -> Any:
     Raises:
         CheckpointError: It holds something that cannot be copied.
     """
-    return _Copying().copy(value, before)
+    tensors: list[Tensor] = []
+    _collect(value, tensors, set())
+    return _Copying(_partly_shared(tensors)).copy(value, before)
 
 
 def identity(tensor: Tensor) -> Any:
@@ -40,10 +43,57 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 
+def extent(tensor: Tensor) -> tuple[Any, int, int] | None:
+    """Return which memory it is in, and its first byte and the one past its last; None: in none."""
+    if not is_plain(tensor) or tensor.numel() == 0 or tensor.device.type == "meta":
+        return None
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in sizes)
+    start = tensor.data_ptr()
+    memory = tensor.device, tensor.untyped_storage().data_ptr()
+    return memory, start, start + (last + 1) * tensor.element_size()
+
+
+def overlaps(tensors: dict[Any, Tensor]) -> dict[Any, set[Any]]:
+    """Return, for each name, the other ones whose tensors may share memory with its own."""
+    found: dict[Any, set[Any]] = {name: set() for name in tensors}
+    places: dict[Any, list[tuple[int, int, Any]]] = {}
+    for name, tensor in tensors.items():
+        if (place := extent(tensor)) is not None:
+            places.setdefault(place[0], []).append((*place[1:], name))
+    for one in places.values():
+        one.sort(key=lambda item: item[:2])
+        for index, (_, end, name) in enumerate(one):
+            for start, _, other in one[index + 1 :]:
+                if start >= end:
+                    break
+                found[name].add(other)
+                found[other].add(name)
+    return found
+
+
+def _collect(value: Any, tensors: list[Tensor], seen: set[int]) -> None:
+    """Add the tensors in ``value``, at any depth."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+    elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+        seen.add(id(value))
+        for item in value.values() if isinstance(value, dict) else value:
+            _collect(item, tensors, seen)
+
+
+def _partly_shared(tensors: list[Tensor]) -> set[Any]:
+    """Return the identities of those that overlap with one that is not seen alike."""
+    different = {identity(tensor): tensor for tensor in tensors}
+    return {name for name, others in overlaps(different).items() if others}
+
+
 class _Copying:
     """One copy; knows what it has copied already."""
 
-    def __init__(self) -> None:
+    def __init__(self, partly_shared: set[Any]) -> None:
+        self._partly_shared = partly_shared
+        self._memories: dict[Any, Tensor] = {}
         self._done: dict[Any, Any] = {}  # the memo of deepcopy, too
         self._used: set[int] = set()
 
@@ -70,6 +120,10 @@ class _Copying:
             places = itertools.chain(
                 before if isinstance(before, list | tuple) else (), itertools.repeat(None)
             )
+            if type(value) is list:  # known before what is in it, which may be the list itself
+                items = self._done[id(value)] = []
+                items.extend(map(self.copy, value, places))
+                return items
             return type(value)(map(self.copy, value, places))
         try:
             return copy.deepcopy(value, self._done)
@@ -80,11 +134,29 @@ class _Copying:
             ) from error
 
     def _tensor(self, value: Tensor, before: Any) -> Tensor:
+        if identity(value) in self._partly_shared:
+            return self._view(value)
         if not _fits(before, value) or id(before) in self._used:
             return value.to("cpu", copy=True)
         self._used.add(id(before))
         result: Tensor = before.copy_(value)
         return result
+
+    def _view(self, value: Tensor) -> Tensor:
+        """Return a view of the copy of all the memory that ``value`` is in."""
+        storage = value.untyped_storage()
+        key = value.device, storage.data_ptr()
+        if key not in self._memories:
+            memory = torch.empty(0, dtype=torch.uint8, device=value.device)
+            self._memories[key] = memory.set_(storage).to("cpu", copy=True)
+        view = torch.empty(0, dtype=value.dtype).set_(
+            self._memories[key].untyped_storage(),
+            value.storage_offset(),
+            value.shape,
+            value.stride(),
+        )
+        view = view.conj() if value.is_conj() else view
+        return torch._neg_view(view) if value.is_neg() else view
 
 
 def _fits(before: Any, value: Tensor) -> bool:

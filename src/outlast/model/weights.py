@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outlast.model.copies import identity, is_plain
+from outlast.model.copies import identity, is_plain, overlaps
 
 
 def load_weights(
@@ -16,7 +16,8 @@ def load_weights(
 
     A network may grow a buffer, change its dtype, give one to a name that was None, or register
     one in its ``forward``. torch would refuse or convert them. One tensor under two names stays
-    one, two stay two. What fits is written in place: others may hold the tensor as well.
+    one, two stay two. What fits is written in place: others may hold the tensor as well. Unless
+    that would write into what shares its memory here and no longer does in the state.
 
     Args:
         network: As its constructor makes it; its device stays.
@@ -26,7 +27,8 @@ def load_weights(
     Raises:
         RuntimeError: A parameter is missing or surplus, or has another shape.
     """
-    places = _Places(network)
+    tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+    places = _Places(network, tensors | (transient or {}))
     for name, value in weights.items():
         if isinstance(value, Tensor) and not is_extra_state(name):
             places.give(name, value, persistent=True)
@@ -41,11 +43,18 @@ def load_weights(
 class _Places:
     """Gives buffers the memory that they need, before they are loaded."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, values: dict[str, Tensor]) -> None:
         self._network = network
         self._device = next((tensor.device for tensor in network.parameters()), None)
         self._given: dict[Any, Tensor] = {}
         self._taken: set[int] = set()
+        parameters = dict(network.named_parameters(remove_duplicate=False))
+        buffers = dict(network.named_buffers(remove_duplicate=False))
+        here, saved = overlaps(parameters | buffers), overlaps(values)
+        self._apart = {name for name in saved if here.get(name, set()) - saved[name]}
+        for name in parameters.keys() & values.keys():
+            if parameters[name].shape == values[name].shape:
+                self._given[identity(values[name])] = parameters[name].detach()
 
     def give(self, name: str, value: Tensor, *, persistent: bool) -> Tensor | None:
         """Return the buffer of that name, made anew where ``value`` does not fit; None: is none."""
@@ -55,7 +64,10 @@ class _Places:
             return None  # a parameter, or of another form: torch will tell
         here = module._buffers.get(leaf)
         buffer = self._given.get(identity(value))
-        if buffer is None and here is not None and id(here) not in self._taken:
+        if buffer is not None and here is not None and identity(buffer) == identity(here):
+            buffer = here
+        is_free = id(here) not in self._taken and name not in self._apart
+        if buffer is None and here is not None and is_free:
             buffer = here if _fits(here, value) else None
         if buffer is None:
             buffer = value.clone().to(self._device if here is None else here.device)

@@ -19,21 +19,40 @@ class _Seen:
     """Names, those of one tensor or module all."""
 
     modules: set[str]
-    parameters: dict[str, torch.Size]
+    parameters: dict[str, tuple[torch.Size, torch.dtype, tuple[int, ...]]]
+    transient: dict[str, bool]  # of the buffers that are not None: no part of the state dict
+    plain: set[str]  # attributes of modules that are no buffers, nor parameters, nor modules
     others: set[str]  # buffers that are not None, and modules with an extra state
 
     @classmethod
     def of(cls, network: nn.Module) -> "_Seen":
         modules = dict(network.named_modules(remove_duplicate=False))
         parameters = network.named_parameters(remove_duplicate=False)
-        buffers = network.named_buffers(remove_duplicate=False)
+        buffers = list(network.named_buffers(remove_duplicate=False))
         plain = nn.Module.get_extra_state
         extra = {name for name, one in modules.items() if type(one).get_extra_state is not plain}
         return cls(
             modules=set(modules),
-            parameters={name: parameter.shape for name, parameter in parameters},
+            parameters={name: _layout(parameter) for name, parameter in parameters},
+            transient={name: _is_transient(modules, name) for name, _ in buffers},
+            plain={
+                f"{name}.{leaf}".lstrip(".") for name, one in modules.items() for leaf in vars(one)
+            },
             others={name for name, _ in buffers} | {f"{name}.get_extra_state()" for name in extra},
         )
+
+
+def _layout(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, tuple[int, ...]]:
+    """Return shape, dtype and strides; those of sizes that are one say nothing."""
+    is_strided = tensor.layout == torch.strided and not tensor.is_nested
+    strides = tensor.stride() if is_strided and tensor.numel() else ()
+    pairs = zip(tensor.shape, strides, strict=False)
+    return tensor.shape, tensor.dtype, tuple(stride for size, stride in pairs if size > 1)
+
+
+def _is_transient(modules: dict[str, nn.Module], name: str) -> bool:
+    path, _, leaf = name.rpartition(".")
+    return leaf in modules[path]._non_persistent_buffers_set
 
 
 class Form:
@@ -56,7 +75,18 @@ class Form:
         found = {
             "is gone or None": (old.keys() - new.keys()) | (first.others - now.others),
             "is new": new.keys() - old.keys(),
-            "has another shape": {n for n in old.keys() & new.keys() if old[n] != new[n]},
+            **{
+                f"has another {what}": {
+                    name for name in old.keys() & new.keys() if old[name][part] != new[name][part]
+                }
+                for part, what in enumerate(("shape", "dtype", "layout in memory"))
+            },
+            "was a plain attribute": now.transient.keys() & first.plain,
+            "is persistent or not, unlike at first": {
+                name
+                for name in first.transient.keys() & now.transient.keys()
+                if first.transient[name] != now.transient[name]
+            },
             "is new, with its module": {
                 name for name in now.others if name.rpartition(".")[0] not in first.modules
             },

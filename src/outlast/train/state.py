@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from outlast.errors import ModelError
-from outlast.model.copies import copied
+from outlast.model.copies import copied, overlaps
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
@@ -195,7 +195,15 @@ class RunState:
         parameters = set(versions)
         state = self.model.state_dict().items()
         rest = {name: value for name, value in state if name not in parameters}
-        self._held = copied((rest, _transient_buffers(self.model)))
+        transient = _transient_buffers(self.model)
+        ours, buffers = copied((rest, transient))
+        # a buffer in the memory of a parameter stays there
+        shared = overlaps({**dict(_parameters(self.model)), **_tensors(rest), **transient})
+        for copies, originals in ((ours, rest), (buffers, transient)):
+            for name in originals:
+                if shared.get(name, set()) & parameters:
+                    copies[name] = originals[name]
+        self._held = ours, buffers
         try:
             yield
         finally:
@@ -241,6 +249,10 @@ class RunState:
 
 def _parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
     return model.named_parameters(remove_duplicate=False)
+
+
+def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
