@@ -14,6 +14,7 @@ from outlast.files import read_json, write_json
 from outlast.model.file import versions
 from outlast.recipe import Recipe, fingerprint
 from outlast.train.claim import Claim, Unclaimed
+from outlast.train.selection import StoppingRule
 
 FAILURE_JSON = "failure.json"
 # What depends on nothing but recipe and state. Not a full disk, a lost rank, data that somebody
@@ -27,6 +28,7 @@ class Failures:
     def __init__(self, folder: Path, claim: Claim | Unclaimed, distributed: Distributed) -> None:
         """Name the file."""
         self._path, self._claim, self._distributed = folder / FAILURE_JSON, claim, distributed
+        self.rule: StoppingRule | None = None
 
     def why_refused(self, recipe: Recipe, start: tuple[int, int]) -> str | None:
         """Return why this attempt would only repeat an earlier one, or None.
@@ -77,4 +79,5 @@ class Failures:
             # not in the recipe, and yet what an error may be about
             "ranks": self._distributed.world_size,
             "device": self._distributed.device.type,
+            "until": [self.rule.epochs, self.rule.patience] if self.rule else None,
         }

@@ -84,6 +84,7 @@ class Keeper:
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
+        self._failures.rule = rule
         if self._distributed.is_main and self._ledger is None:
             self._ledger = Ledger(self._folder, self._claim, self._started)
         resume(self._run, self._checkpoints, self._recipe, rule, self._distributed)
