@@ -12,7 +12,7 @@ from killing import Run, assert_same
 from outlast.faults import POINTS
 from outlast.train.clipping import WINDOW
 
-SLICE = [("dropout", 1), ("dropout", 2), ("study", 1), ("study", 2), ("images", 2)]
+SLICE = [("dropout", 1), ("dropout", 2), ("study", 1), ("study", 2)]
 
 
 @pytest.mark.parametrize(("config", "world_size"), SLICE)

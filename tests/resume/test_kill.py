@@ -33,6 +33,7 @@ def test_kill_during_validation(
     assert_same(run.folder, undisturbed(world_size))
 
 
+@pytest.mark.slow
 def test_kill_during_a_checkpoint_write(data: Path, tmp_path: Path) -> None:
     """Killed between the first byte and the rename, the state before is whole and used."""
     config = run_config()
