@@ -33,7 +33,7 @@ test: $(STAMP)
 	$(PYTEST) --dist loadfile -m "not slow"
 
 test-slow: $(STAMP)
-	$(PYTEST) --dist load -m slow
+	$(PYTEST) --dist load -m "slow and not long"
 
 # kills at random, as many as asked: make chaos KILLS=1000 SEED=7
 KILLS ?= 200

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chaos import CONFIGS, ONCE, Chaos
+from chaos import CONFIGS, ONCE, PAIRS, Chaos
 from killing import Run, assert_same
 
 from outlast.faults import POINTS
@@ -35,6 +35,14 @@ def test_fifty_kills(config: str, world_size: int, kills: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_two_hundred_kills(tmp_path: Path) -> None:
+    """The whole schedule of ``make chaos``, on 1, 2 and 3 ranks."""
+    rage(tmp_path, PAIRS, kills=200, seed=0, jobs=2)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_kill_at_every_named_instant(
     data: Path, undisturbed: Callable[[int], Path], tmp_path: Path
@@ -54,9 +62,9 @@ def test_a_kill_at_every_named_instant(
     assert_same(run.folder, undisturbed(2))
 
 
-def rage(folder: Path, pairs: list[tuple[str, int]], kills: int, seed: int) -> None:
+def rage(folder: Path, pairs: list[tuple[str, int]], kills: int, seed: int, jobs: int = 1) -> None:
     """Let chaos rage; fail with what is needed to repeat it."""
     chaos = Chaos(folder, pairs)
-    chaos.rage(kills, seed)
+    chaos.rage(kills, seed, jobs)
     assert not chaos.problems, "\n\n".join(chaos.problems)
     assert chaos.killed >= kills
