@@ -95,15 +95,14 @@ class Trainer:
             deadline: The end of the job; none by default.
             ledger: Of this attempt, on rank 0; by default it begins with the training.
         """
-        training = config.training
         study = model if isinstance(model, StudyNetwork) else StudyNetwork(model)
         self.study, self.model, self.data, self.objective = study, study.network, data, objective
         self.config, self.distributed = config, distributed or Distributed()
-        self.num_steps = num_steps(len(data.splits["train"]), training.batch_size)
-        self.metric = resolve_metric(training, len(data.classes))
+        self.num_steps = num_steps(len(data.splits["train"]), config.training.batch_size)
+        self.metric = resolve_metric(config.training, len(data.classes))
         self.recipe = recipe(config, _facts(config, data, objective, self.metric))
         self._reader = BatchReader(data, self.distributed.device)
-        setup = Setup(study, data, self._reader, objective, training, self.distributed)
+        setup = Setup(study, data, self._reader, objective, config.training, self.distributed)
         self._step = Step(setup, optimizer)
         self._validator = Validator(setup, self.metric)
         self.run = self._new_run(optimizer)
