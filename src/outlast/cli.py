@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--checkpoint-every", type=float, help="replaces checkpoint.every_seconds")
     train.add_argument("--device", help="replaces launch.device")
     train.add_argument("--threads", type=int, help="replaces launch.threads")
+    train.add_argument("--world-size", type=int, help="ranks that there must be, on all nodes")
     train.set_defaults(verb=_train)
 
     evaluate = verbs.add_parser("evaluate", help="score a model on the test split")
@@ -156,7 +157,7 @@ def _train(options: argparse.Namespace) -> int:
     reach("import")
     from outlast.train.run import train_run
 
-    return train_run(config, options.data, options.out, interrupt)
+    return train_run(config, options.data, options.out, interrupt, options.world_size)
 
 
 def _evaluate(options: argparse.Namespace) -> None:

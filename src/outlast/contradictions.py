@@ -117,6 +117,16 @@ RULES = (
         "training.precision: float16 needs a GPU, and launch.device is cpu; use bfloat16",
     ),
     Contradiction(
+        lambda c: c.resources.gpus and c.launch.device == "cpu",
+        "resources.gpus: {resources.gpus}, and launch.device: cpu would leave them idle; set"
+        " launch.device: auto, or resources.gpus: 0",
+    ),
+    Contradiction(
+        lambda c: c.resources.gpus not in (0, c.launch.processes),
+        "resources.gpus: {resources.gpus}, and launch.processes: {launch.processes}; each rank has"
+        " one GPU of its own: give both (they count per node) the same number",
+    ),
+    Contradiction(
         lambda c: c.adversary.strength and c.data.confound is None,
         "adversary.strength: {adversary.strength} needs data.confound, which is not set; name the"
         " column, or set the strength to 0",

@@ -79,16 +79,24 @@ class Distributed:
 
 
 @contextmanager
-def process_group(device: str) -> Iterator[Distributed]:
+def process_group(device: str, asked: int | None = None) -> Iterator[Distributed]:
     """Join the ranks that torchrun started, and leave them at the end.
 
     Args:
         device: ``auto``, ``cpu`` or ``cuda``.
+        asked: Number of ranks that there must be; None: as many as there are.
 
     Raises:
-        ConfigError: ``cuda`` was asked for and there is none.
+        ConfigError: ``cuda`` was asked for and there is none, or other ranks than asked for.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if asked not in (None, world_size):
+        raise ConfigError(
+            [
+                f"launch: nodes x processes ask for {asked} ranks, and torchrun has started"
+                f" {world_size}; look at the job's nodes (launch.nodes) and at its torchrun command"
+            ]
+        )
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     place = _choose_device(device, local_rank)
     if world_size == 1:

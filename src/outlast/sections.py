@@ -288,18 +288,43 @@ class CheckpointSection(Section):
 class LaunchSection(Section):
     """The processes of one run. Changes nothing but the speed."""
 
-    processes: int = Field(1, ge=1, description="Ranks of torchrun (one per GPU, or per core).")
+    nodes: int = Field(1, ge=1, description="Nodes of one run. More than one needs SLURM.")
+    processes: int = Field(
+        1, ge=1, description="Ranks of torchrun on each node (one per GPU, or per core)."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="`auto`: `cuda` where there is a GPU, else `cpu`."
     )
     threads: int = Field(1, ge=1, description="CPU threads per rank.")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of one run, over all nodes."""
+        return self.nodes * self.processes
 
 
 class ResourcesSection(Section):
     """What one attempt asks of the scheduler. Partition and account live in the profile."""
 
     runtime: int = Field(60, ge=1, description="Minutes.")
-    mem_mb: int = Field(4000, ge=1, description="Megabytes.")
+    runtime_grows: bool = Field(
+        False, description="Attempt n asks for n times the minutes, within the partition's limit."
+    )
+    mem_mb: int = Field(
+        4000, ge=1, description="Megabytes on each node, about 250 of them for Snakemake itself."
+    )
+    mem_grows: bool = Field(False, description="Attempt n asks for n times the megabytes.")
+    gpus: int = Field(
+        0,
+        ge=0,
+        description="GPUs of a training run on each node: one per rank. Their type lives in the"
+        " profile.",
+    )
+
+    def of_attempt(self, attempt: int) -> tuple[int, int]:
+        """Return minutes and megabytes of an attempt, the first of which is 1."""
+        minutes = self.runtime * (attempt if self.runtime_grows else 1)
+        return minutes, self.mem_mb * (attempt if self.mem_grows else 1)
 
 
 class SweepSection(Section):

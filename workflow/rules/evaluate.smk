@@ -13,8 +13,8 @@ rule evaluate:
     conda:
         "../../environment.yml"
     resources:
-        runtime=EXPERIMENT.resources.runtime,
-        mem_mb=EXPERIMENT.resources.mem_mb,
+        runtime=runtime_of_attempt,
+        mem_mb=mem_mb_of_attempt,
     params:
         folder=lambda wildcards, output: str(Path(output.metrics).parent),
     shell:

@@ -11,8 +11,8 @@ rule prepare:
     conda:
         "../../environment.yml"
     resources:
-        runtime=EXPERIMENT.resources.runtime,
-        mem_mb=EXPERIMENT.resources.mem_mb,
+        runtime=runtime_of_attempt,
+        mem_mb=mem_mb_of_attempt,
     params:
         config=values_of_data,
     shell:

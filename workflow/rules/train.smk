@@ -15,8 +15,9 @@ rule train:
         "../../environment.yml"
     threads: EXPERIMENT.launch.processes * EXPERIMENT.launch.threads
     resources:
-        runtime=EXPERIMENT.resources.runtime,
-        mem_mb=EXPERIMENT.resources.mem_mb,
+        **NODES_AND_GPUS,
+        runtime=runtime_of_attempt,
+        mem_mb=mem_mb_of_attempt,
     params:
         # a change of these values trains the run again
         config=values_of_run,
@@ -27,14 +28,13 @@ rule train:
         # outputs of a failed job, and leaves alone what is only a param.
         resume=lambda wildcards, output: str(Path(output.model).with_name("model_resume.pt")),
         every_seconds=lambda wildcards, resources: EXPERIMENT.checkpoint.every_seconds,
-        processes=lambda wildcards, resources: EXPERIMENT.launch.processes,
-        device=lambda wildcards, resources: EXPERIMENT.launch.device,
+        torchrun=lambda wildcards, resources: TORCHRUN,
+        world_size=lambda wildcards, resources: EXPERIMENT.launch.world_size,
+        device=lambda wildcards, resources: DEVICE,
         threads_per_process=lambda wildcards, resources: EXPERIMENT.launch.threads,
-    # exec: a signal to the job must reach torchrun, not a shell that dies of it and leaves the
-    # trainer no time to save. If Snakemake itself is killed, the trainer saves and leaves.
     shell:
-        "OUTLAST_END_WITH_PARENT=$PPID OMP_NUM_THREADS={params.threads_per_process}"
-        " exec torchrun --standalone --nproc-per-node {params.processes} --logs-specs outlast"
+        "OMP_NUM_THREADS={params.threads_per_process} {params.torchrun}"
         " -m outlast train --config {params.config:q} --data {input.data:q}"
         " --out {params.folder:q} --checkpoint-every {params.every_seconds}"
-        " --device {params.device} --threads {params.threads_per_process} > {log:q} 2>&1"
+        " --world-size {params.world_size} --device {params.device}"
+        " --threads {params.threads_per_process} > {log:q} 2>&1"

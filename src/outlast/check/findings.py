@@ -159,9 +159,9 @@ def _try_single_rows(
     problems: _Problems,
 ) -> None:
     launch = runs[0].config.launch
-    if launch.processes > 1 and launch.device != "cpu":
+    if launch.world_size > 1 and launch.device != "cpu":
         return  # on GPUs the ranks normalize together, and they may be elsewhere
-    ranks = Distributed(0, launch.processes)
+    ranks = Distributed(0, launch.world_size)
     pieces = _alike(
         runs, lambda run: (run.config.training.batch_size, run.config.training.grad_accum_split)
     )

@@ -92,7 +92,9 @@ def _parts(resolved: Resolved, config: Config) -> Iterator[str]:
     else:
         is_auto = config.training.selection_metric == "auto"
         yield from _entry("selection", resolved.metric + " (auto)" * is_auto)
-    yield from _entry("ranks", f"{config.launch.processes} per run, device {config.launch.device}")
+    launch = config.launch
+    nodes = f" on {launch.nodes} nodes" if launch.nodes > 1 else ""
+    yield from _entry("ranks", f"{launch.world_size} per run{nodes}, device {launch.device}")
 
 
 def _heads(configs: Sequence[Config]) -> str:

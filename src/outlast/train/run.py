@@ -40,7 +40,13 @@ EXIT_INTERRUPTED = 75
 WAIT_S = 0.5
 
 
-def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interrupt) -> int:
+def train_run(
+    config: Config,
+    data_folder: Path,
+    folder: Path,
+    interrupt: Interrupt,
+    world_size: int | None = None,
+) -> int:
     """Train one run, or go on with it.
 
     Args:
@@ -48,6 +54,7 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
         data_folder: What ``prepare`` made.
         folder: Of the run; created if it is missing.
         interrupt: Installed already, so that a signal during the imports is not lost.
+        world_size: Number of ranks that there must be, if it was asked for.
 
     Returns:
         Exit code: 0 finished, 75 interrupted and saved, 1 failed. All but 0 have said why.
@@ -57,7 +64,7 @@ def train_run(config: Config, data_folder: Path, folder: Path, interrupt: Interr
     folder.mkdir(parents=True, exist_ok=True)
     with reporting(folder, is_main) as progress:
         try:
-            with process_group(config.launch.device) as ranks:
+            with process_group(config.launch.device, world_size) as ranks:
                 _train_claimed(config, data_folder, folder, interrupt, ranks, progress)
         except InterruptedRunError as error:
             if is_main:
