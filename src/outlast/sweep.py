@@ -19,6 +19,8 @@ UNSWEPT_KEYS = ("training.selection_metric",)
 LONGEST_NAME = 180
 LONGEST_SLUG = 48
 MOST_PROBLEMS = 20
+# no comma: Snakemake hands wildcards to its jobs on a cluster as text with commas between them
+SEPARATOR = "__"
 SWEEP_KINDS = ("parameters", "replicates")
 
 
@@ -155,7 +157,7 @@ def _value_at(config: Config, key: str) -> Any:
 
 
 def _join(words: list[str]) -> str:
-    name = ",".join(words) or "run"
+    name = SEPARATOR.join(words) or "run"
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}~{digest_values(name)[:8]}"

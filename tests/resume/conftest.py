@@ -1,22 +1,16 @@
 """Data, and undisturbed runs to compare with: once per session."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killing import Run, run_config
+from killing import Run, prepare_digits
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits, prepared."""
-    folder = tmp_path_factory.mktemp("digits") / "data"
-    command = [sys.executable, "-m", "outlast", "prepare", "--config", json.dumps(run_config())]
-    subprocess.run([*command, "--out", folder], check=True)
-    return folder
+    return prepare_digits(tmp_path_factory.mktemp("digits"))
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ FOLDER = Path(os.environ.get("OUTLAST_SLURM_DIR", f"{tempfile.gettempdir()}/outl
 LOCK = FOLDER.with_name(f"{FOLDER.name}.lock")
 CONF = FOLDER / "slurm.conf"
 SYSTEM_CONF = Path("/etc/slurm/slurm.conf")
+BY_HAND = FOLDER / "by-hand"
 FIRST_PORT = 17817
 FREEZER = Path("/sys/fs/cgroup/freezer")
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -120,6 +121,22 @@ def down() -> None:
     """End all jobs and daemons, and delete everything."""
     with _alone():
         _stop()
+
+
+@contextmanager
+def in_use() -> Iterator[None]:
+    """Have the cluster up; the last process to leave ends it, unless it was started by hand."""
+    up()
+    mark = FOLDER / f"user-{os.getpid()}"
+    mark.touch()
+    try:
+        yield
+    finally:
+        with _alone():
+            mark.unlink(missing_ok=True)
+            users = [path.name.partition("-")[2] for path in FOLDER.glob("user-*")]
+            if not BY_HAND.exists() and not any(psutil.pid_exists(int(pid)) for pid in users):
+                _stop()
 
 
 def is_up() -> bool:
@@ -323,18 +340,20 @@ def _daemon(name: str) -> psutil.Process | None:
 
 
 def _processes_of_jobs(node: str) -> list[psutil.Process]:
-    """Return slurmstepd and the processes of the jobs on a node."""
+    """Return the processes of the jobs on a node; first those that tell slurmctld of their end."""
+    jobs = _output("squeue", "--noheader", "--format=%i", f"--nodelist={node}").split()
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             environment = process.environ()
             if environment.get("SLURM_CONF") != str(CONF):
                 continue
-            if environment.get("SLURMD_NODENAME") == node or (
-                "slurmstepd" in process.name() and f"/{node}" in " ".join(process.cmdline())
+            title = " ".join(process.cmdline())  # slurmstepd: [17.batch]
+            if environment.get("SLURMD_NODENAME") == node or any(
+                title.startswith(f"slurmstepd: [{job}.") for job in jobs
             ):
                 found.append(process)
-    return found
+    return sorted(found, key=lambda process: not process.name().startswith("slurmstepd"))
 
 
 def _are_nodes_idle(*nodes: str) -> bool:
@@ -394,6 +413,7 @@ def main() -> int:
     if not _daemon("slurmctld"):
         print("the cluster is down")
         return 0
+    BY_HAND.touch()
     print(_output("sinfo", "--Node", "--long"), _output("squeue"), sep="\n")
     return 0
 

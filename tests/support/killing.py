@@ -77,6 +77,13 @@ STUDY: dict[str, Any] = {
 }
 
 
+def prepare_digits(folder: Path) -> Path:
+    """Prepare the data of :func:`run_config`; return their folder."""
+    command = [sys.executable, "-m", "outlast", "prepare", "--config", json.dumps(run_config())]
+    subprocess.run([*command, "--out", folder / "data"], check=True)
+    return folder / "data"
+
+
 @dataclass
 class Run:
     """One run folder, and the attempts made in it."""

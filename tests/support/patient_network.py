@@ -1,7 +1,8 @@
 """A user's own network for the kill tests: dropout, and a wait in each forward pass.
 
-The wait (OUTLAST_TEST_WAIT_S) makes an epoch long enough to be hit anywhere. It touches no random
-number. OUTLAST_TEST_MARKS names a folder where the network leaves word of what it is doing.
+The wait (OUTLAST_TEST_WAIT_S: seconds, or a file that says how many at this moment) makes an epoch
+long enough to be hit anywhere. It touches no random number. OUTLAST_TEST_MARKS names a folder where
+the network leaves word of what it is doing. OUTLAST_TEST_HOG_MB: megabytes taken while it trains.
 """
 
 import os
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+
+HOG: list[bytes] = []
 
 
 class PatientNet(nn.Module):
@@ -36,5 +40,8 @@ class PatientNet(nn.Module):
                 file.write(f"{time.time()}\n")  # a line for each part of a batch
         if marks and not torch.is_grad_enabled() and len(rows) > 2:  # no trial at the start
             Path(marks, "validation").touch()
-        time.sleep(float(os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")))
+        if self.training and torch.is_grad_enabled() and not HOG:
+            HOG.append(b"x" * (int(os.environ.get("OUTLAST_TEST_HOG_MB", "0")) * 1_000_000))
+        wait = os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")
+        time.sleep(float(Path(wait).read_text() if Path(wait).is_file() else wait))
         return self.head(self.body(rows))

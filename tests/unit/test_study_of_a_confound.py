@@ -108,7 +108,7 @@ def test_resampled_rows_are_the_same_for_both_settings():
 def test_the_representation_is_the_input_of_the_last_layer(experiment: Path):
     """Four values a row, from which the head makes the logits; targets in their own unit."""
     data = open_data(experiment / "data")
-    model_file = load_model_file(experiment / "runs/strength=3.0,seed=0/model_best.pt")
+    model_file = load_model_file(experiment / "runs/strength=3.0__seed=0/model_best.pt")
     found = study.represent(model_file, data, np.arange(50))
     assert found.values.shape == (50, 4)
     with torch.inference_mode():

@@ -33,10 +33,10 @@ def test_every_combination_is_a_run():
     """Two rates with two seeds give four runs; seeds share the setting of their rate."""
     runs = expand(experiment({"training.learning_rate": [0.1, 0.2]}, {"training.seed": [0, 1]}))
     assert [run.name for run in runs] == [
-        "learning_rate=0.1,seed=0",
-        "learning_rate=0.1,seed=1",
-        "learning_rate=0.2,seed=0",
-        "learning_rate=0.2,seed=1",
+        "learning_rate=0.1__seed=0",
+        "learning_rate=0.1__seed=1",
+        "learning_rate=0.2__seed=0",
+        "learning_rate=0.2__seed=1",
     ]
     assert [run.setting for run in runs[1:3]] == ["learning_rate=0.1", "learning_rate=0.2"]
     assert runs[3].config.training.learning_rate == 0.2
@@ -111,7 +111,7 @@ def test_keys_that_share_a_last_word_are_named_in_full():
     """Two swept keys called `name` do not hide each other."""
     sweep = {"loss.name": ["auto"], "training.scheduler.name": ["cosine"], "training.seed": [1]}
     (run,) = expand(experiment(sweep))
-    assert run.name == "loss.name=auto,training.scheduler.name=cosine,seed=1"
+    assert run.name == "loss.name=auto__training.scheduler.name=cosine__seed=1"
 
 
 @pytest.mark.parametrize("key", ["data.normalize", "launch.processes", "training", "epochs", ""])

@@ -26,7 +26,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_promised_file_is_there(demo: Path) -> None:
     """Four runs with two epochs each, scored on the test split, collected in one table."""
-    runs = [f"learning_rate={rate},seed={seed}" for rate in ("0.001", "0.003") for seed in (0, 1)]
+    runs = [f"learning_rate={rate}__seed={seed}" for rate in ("0.001", "0.003") for seed in (0, 1)]
     for name in runs:
         folder = demo / "runs" / name
         history = json.loads((folder / "history.json").read_text())

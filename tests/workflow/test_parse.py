@@ -58,7 +58,7 @@ def counts(workdir, *arguments):
 def test_the_default_experiment_is_two_rates_with_two_seeds(workdir):
     """A plain dry run lists four runs, each trained, evaluated and drawn."""
     jobs = planned(workdir)
-    runs = {f"learning_rate={rate},seed={seed}" for rate in (0.001, 0.003) for seed in (0, 1)}
+    runs = {f"learning_rate={rate}__seed={seed}" for rate in (0.001, 0.003) for seed in (0, 1)}
     assert jobs["train"] == jobs["evaluate"] == jobs["curves"] == runs
     assert jobs["prepare"] == jobs["list_runs"] == jobs["collect"] == {""}
 
@@ -76,7 +76,7 @@ def test_another_experiment_file_replaces_the_default(workdir):
 def test_the_example_with_an_adversary_has_ten_seeds_for_each_strength(workdir):
     """diabetes: no adversary and two strengths, the same seeds for all, so that they are pairs."""
     jobs = planned(workdir, "--configfile", ROOT / "config/examples/diabetes.yaml")
-    runs = {f"strength={x},seed={seed}" for x in ("0.0", "3.0", "10.0") for seed in range(10)}
+    runs = {f"strength={x}__seed={seed}" for x in ("0.0", "3.0", "10.0") for seed in range(10)}
     assert jobs["train"] == jobs["evaluate"] == runs
 
 
@@ -133,7 +133,7 @@ def test_a_run_that_does_not_exist_is_refused_by_name(workdir):
         process = snakemake(workdir, "-n", target, check=False)
         assert process.returncode != 0
         assert (
-            "whose experiment is digits with 4 runs: learning_rate=0.001,seed=0" in process.stdout
+            "whose experiment is digits with 4 runs: learning_rate=0.001__seed=0" in process.stdout
         )
 
 
@@ -207,7 +207,7 @@ def fake_torch(workdir):
 def test_no_rule_retries_by_itself():
     """Retries come from the profile alone: a rule's own multiply on SLURM (story 22)."""
     rules = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
-    assert len(rules) == 5
+    assert len(rules) == 6
     assert not any(re.search(r"^\s*retries:", text, re.MULTILINE) for text in rules)
     assert re.search(r"^retries: 3$", (PROFILE / "config.yaml").read_text(), re.MULTILINE)
 

@@ -1,16 +1,18 @@
 """Names of runs and settings, cut to a width."""
 
+from outlast.sweep import SEPARATOR
+
 
 def wrap_name(name: str, width: int, max_lines: int | None = None) -> list[str]:
-    """Break ``name`` after its commas into lines of at most ``width`` characters.
+    """Break ``name`` after its separators into lines of at most ``width`` characters.
 
     A single ``key=value`` that is longer loses its middle: both its ends tell it apart. Beyond
     ``max_lines`` the last line ends in an ellipsis.
     """
     lines: list[str] = []
-    parts = name.split(",")
+    parts = name.split(SEPARATOR)
     for position, part in enumerate(parts):
-        word = part + ("," if position < len(parts) - 1 else "")
+        word = part + (SEPARATOR if position < len(parts) - 1 else "")
         if lines and len(lines[-1]) + len(word) <= width:
             lines[-1] += word
         else:

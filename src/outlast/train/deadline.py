@@ -1,7 +1,7 @@
 """The end of the job, known beforehand: on most clusters no signal comes before SIGKILL.
 
-Asked once, at the start: `OUTLAST_DEADLINE` or `SLURM_JOB_END_TIME` (seconds since 1970), else
-`squeue`. From then on a monotonic clock counts: the other one may be set.
+Asked once, at the start: `OUTLAST_DEADLINE` (seconds since 1970, or `none`) or
+`SLURM_JOB_END_TIME`, else `squeue`. From then on a monotonic clock counts: the other one may be set.
 """
 
 import contextlib
@@ -14,6 +14,8 @@ from outlast import slurm
 log = logging.getLogger("outlast")
 
 DEADLINE = "OUTLAST_DEADLINE"
+# to train until SIGKILL, where SLURM names an end that is none
+NO_END = "none"
 # for what comes behind the save: the ranks and torchrun leave, Snakemake takes note
 LEAVE_S = 10.0
 # a step or a save may take so much longer than the longest so far
@@ -34,6 +36,8 @@ class Deadline:
     @classmethod
     def of_this_job(cls) -> "Deadline":
         """Ask the environment, then SLURM."""
+        if os.environ.get(DEADLINE) == NO_END:
+            return cls()
         end = _from_environment()
         if end is None and (job := slurm.own_job()):
             end = slurm.end_of(job)

@@ -246,10 +246,10 @@ def test_a_problem_names_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """One wrong value of a sweep: up to three runs are named, the rest counted."""
     sweep = {"parameters": {"loss.name": ["bce", "cross_entropy"], "training.seed": [1, 2]}}
     (line,) = problems(text(THREE, sweep=sweep), capsys)
-    assert line.endswith("or auto (runs name=bce,seed=1; name=bce,seed=2)")
+    assert line.endswith("or auto (runs name=bce__seed=1; name=bce__seed=2)")
     sweep["parameters"]["training.seed"] = [1, 2, 3, 4, 5]
     (line,) = problems(text(THREE, sweep=sweep), capsys)
-    assert line.endswith("(runs name=bce,seed=1; name=bce,seed=2; name=bce,seed=3 and 2 more)")
+    assert line.endswith("(runs name=bce__seed=1; name=bce__seed=2; name=bce__seed=3 and 2 more)")
     sweep = {"parameters": {"model.options": [{"hidden": [4]}, {"hiden": [4]}]}}
     (line,) = problems(text(sweep=sweep), capsys)
     assert line.endswith("(run options=hiden-4)")
@@ -297,10 +297,10 @@ def test_a_good_experiment_is_shown(study: Path, capsys: pytest.CaptureFixture[s
         "ranks 2 per run, device auto",
         "sweep model.options: {'hidden': [4]}, {'hidden': [8]}",
         "sweep training.seed: 0, 1",
-        "runs options=hidden-4,seed=0",
-        "options=hidden-4,seed=1",
-        "options=hidden-8,seed=0",
-        "options=hidden-8,seed=1",
+        "runs options=hidden-4__seed=0",
+        "options=hidden-4__seed=1",
+        "options=hidden-8__seed=0",
+        "options=hidden-8__seed=1",
         "note data.target is set and no run uses it: regression.weight is 0",
         "note data.noise_group is set and no run uses it: loss.name is not",
         "noise_corrected_bce, training.sampling not balance_groups",

@@ -77,7 +77,7 @@ def write_experiment(
     runs = []
     for setting, pairs in settings.items():
         for seed, (selection, test) in enumerate(pairs):
-            name = f"{setting},seed={seed}"
+            name = f"{setting}__seed={seed}"
             runs.append({"name": name, "setting": setting, "values": {"training.seed": seed}})
             write_run(root / "runs" / name, selection, test, metric, epoch=seed + 1)
     return write_json(root / "runs.json", runs)

@@ -16,10 +16,10 @@ def test_caption_is_valid(name: str, sweep: dict[str, object] | None) -> None:
         (CAPTIONS / f"{name}.rst").read_text()
     )
     snakemake = SimpleNamespace(
-        wildcards=SimpleNamespace(run="lr=1,seed=0"), config={"sweep": sweep} if sweep else {}
+        wildcards=SimpleNamespace(run="lr=1__seed=0"), config={"sweep": sweep} if sweep else {}
     )
     text = template.render(snakemake=snakemake)
     # level 1 (information) and above stops the parser
     publish_doctree(text, settings_overrides={"halt_level": 1, "report_level": 1})
     assert ("training.learning_rate" in text) == (name == "workflow" and sweep is not None)
-    assert ("lr=1,seed=0" in text) == (name == "curves")
+    assert ("lr=1__seed=0" in text) == (name == "curves")

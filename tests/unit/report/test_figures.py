@@ -14,7 +14,7 @@ from outlast.report.results import read_results
 from outlast.report.style import BLUE, GREEN, VERMILION
 
 Settings = dict[str, list[tuple[float | None, float | None]]]
-LONG = "optimizer=adamw,learning_rate=0.0003,weight_decay=0.0001,network=my_networks.py-CellNet"
+LONG = "optimizer=adamw__learning_rate=0.0003__weight_decay=0.0001__network=my_networks.py-CellNet"
 
 
 def read_pixels(path: Path) -> np.ndarray:
@@ -85,7 +85,7 @@ def test_a_run_without_validation_has_training_lines_only(tmp_path: Path) -> Non
 
 def test_long_titles_stay_inside(tmp_path: Path) -> None:
     """A long run name is broken at its commas; a $ is no formula."""
-    title = LONG + ",dropout=$0.25_{$,scheduler=cosine,batch_size=128,seed=12"
+    title = LONG + ",dropout=$0.25_{$,scheduler=cosine,batch_size=128__seed=12"
     pixels = draw_curves(tmp_path, make_history([0.5, 0.6]), title)
     assert ink_at_border(pixels) == 0
     assert (pixels[:60, :1000] < 100).any()

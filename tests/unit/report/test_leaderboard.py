@@ -47,7 +47,7 @@ def test_mean_and_standard_deviation_are_those_of_the_replicates(tmp_path: Path)
     assert first["selection_metric"] == "val_f1"
     assert first["split"] == "test"
     # within the best setting, the best run is that of the highest validation value
-    assert best == first["best_run"] == "lr=1,seed=1"
+    assert best == first["best_run"] == "lr=1__seed=1"
 
 
 def test_order_is_that_of_validation_where_test_disagrees(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_order_is_that_of_validation_where_test_disagrees(tmp_path: Path) -> Non
     )
     best, rows = collect_into(tmp_path / "out", runs)
     assert [row["setting"] for row in rows] == ["better", "lucky"]
-    assert best == "better,seed=0"
+    assert best == "better__seed=0"
 
 
 def test_lower_validation_loss_comes_first(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_lower_validation_loss_comes_first(tmp_path: Path) -> None:
     )
     best, rows = collect_into(tmp_path / "out", runs)
     assert [row["setting"] for row in rows] == ["low", "high"]
-    assert best == "low,seed=1"
+    assert best == "low__seed=1"
 
 
 def test_undefined_loss_does_not_come_first(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_undefined_values_come_last_and_are_not_averaged_away(tmp_path: Path) ->
     best, rows = collect_into(tmp_path / "out", runs)
     assert [row["setting"] for row in rows] == ["c", "a", "b"]
     assert rows[2]["selection_mean"] == rows[2]["accuracy_mean"] == ""
-    assert best == "c,seed=0"
+    assert best == "c__seed=0"
     # within a setting too: the defined replicate precedes the undefined one
-    assert rows[2]["best_run"] == "b,seed=1"
+    assert rows[2]["best_run"] == "b__seed=1"
 
 
 def test_equal_settings_are_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_runs_table_has_a_row_for_each_run(tmp_path: Path) -> None:
     runs = write_experiment(tmp_path / "exp", {"b": [(0.5, 0.4), (0.6, None)], "a": [(0.7, 0.2)]})
     collect_into(tmp_path / "out", runs)
     rows = read_table(tmp_path / "out" / "runs.tsv")
-    assert [row["run"] for row in rows] == ["a,seed=0", "b,seed=1", "b,seed=0"]
+    assert [row["run"] for row in rows] == ["a__seed=0", "b__seed=1", "b__seed=0"]
     assert [row["setting_rank"] for row in rows] == ["1", "2", "2"]
     assert [row["selection"] for row in rows] == ["0.7", "0.6", "0.5"]
     assert [row["accuracy"] for row in rows] == ["0.2", "", "0.4"]
@@ -123,9 +123,9 @@ def test_runs_table_has_a_row_for_each_run(tmp_path: Path) -> None:
 def test_missing_results_are_named(tmp_path: Path) -> None:
     """A run without results stops the collection, which names the file and writes nothing."""
     runs = write_experiment(tmp_path / "exp", {"a": [(0.5, 0.5), (0.6, 0.6)]})
-    missing = tmp_path / "exp" / "runs" / "a,seed=1" / "test" / "metrics.json"
+    missing = tmp_path / "exp" / "runs" / "a__seed=1" / "test" / "metrics.json"
     missing.unlink()
-    with pytest.raises(DataError, match=r"(?s)1 of 4 .*a,seed=1/test/metrics\.json"):
+    with pytest.raises(DataError, match=r"(?s)1 of 4 .*a__seed=1/test/metrics\.json"):
         collect(runs, runs.parent, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -133,7 +133,7 @@ def test_missing_results_are_named(tmp_path: Path) -> None:
 def test_truncated_results_are_named(tmp_path: Path) -> None:
     """Half a JSON file is an error with its path, not a traceback of the parser."""
     runs = write_experiment(tmp_path / "exp", {"a": [(0.5, 0.5)]})
-    history = tmp_path / "exp" / "runs" / "a,seed=0" / "history.json"
+    history = tmp_path / "exp" / "runs" / "a__seed=0" / "history.json"
     history.write_text(history.read_text()[:50])
     with pytest.raises(DataError, match=r"history\.json is no valid JSON"):
         collect(runs, runs.parent, tmp_path / "out")
@@ -142,7 +142,7 @@ def test_truncated_results_are_named(tmp_path: Path) -> None:
 def test_different_selection_metrics_have_no_order(tmp_path: Path) -> None:
     """F1 of one run is not compared with the loss of another."""
     runs = write_experiment(tmp_path / "exp", {"a": [(0.5, 0.5)], "b": [(0.5, 0.5)]})
-    path = tmp_path / "exp" / "runs" / "b,seed=0" / "history.json"
+    path = tmp_path / "exp" / "runs" / "b__seed=0" / "history.json"
     history = json.loads(path.read_text())
     path.write_text(json.dumps({**history, "selection_metric": "val_loss"}))
     with pytest.raises(DataError, match="val_f1, val_loss"):
@@ -243,7 +243,7 @@ def test_an_operating_point_has_columns_of_its_own(tmp_path: Path, metric: str) 
     }
     runs = write_experiment(tmp_path / "exp", settings, metric)
     best, rows = collect_into(tmp_path / "out", runs)
-    assert best == "high,seed=0"
+    assert best == "high__seed=0"
     assert [row["setting"] for row in rows] == ["high", "low", "none"]
     assert {row["selection_metric"] for row in rows} == {metric}
     assert float(rows[0][f"{metric}_mean"]) == pytest.approx(0.25)
@@ -284,7 +284,7 @@ def test_an_operating_point_is_shown_on_both_splits(
 def test_results_without_the_operating_point_are_named(tmp_path: Path) -> None:
     """Metrics of another version lack it: an error with the file, not a wrong column."""
     runs = write_experiment(tmp_path / "exp", {"a": [(0.5, 0.5)]}, "tpr_at_fpr:0.1")
-    path = tmp_path / "exp" / "runs" / "a,seed=0" / "test" / "metrics.json"
+    path = tmp_path / "exp" / "runs" / "a__seed=0" / "test" / "metrics.json"
     metrics = json.loads(path.read_text())
     del metrics["tpr_at_fpr:0.1"]
     path.write_text(json.dumps(metrics))

@@ -4,12 +4,12 @@ from outlast.report.wording import shorten, wrap_name
 
 def test_short_name_is_one_line() -> None:
     """What fits is left alone."""
-    assert wrap_name("a=1,b=2", 20) == ["a=1,b=2"]
+    assert wrap_name("a=1__b=2", 20) == ["a=1__b=2"]
 
 
-def test_long_name_breaks_after_commas() -> None:
+def test_long_name_breaks_after_separators() -> None:
     """The lines together are the name, and none is too long."""
-    name = "learning_rate=0.001,weight_decay=0.1,hidden=64"
+    name = "learning_rate=0.001__weight_decay=0.1__hidden=64"
     lines = wrap_name(name, 22)
     assert "".join(lines) == name
     assert max(map(len, lines)) <= 22
@@ -17,7 +17,7 @@ def test_long_name_breaks_after_commas() -> None:
 
 def test_too_many_lines_end_in_an_ellipsis() -> None:
     """A limit on lines shows that something is left out, within the width."""
-    assert wrap_name("aaaa=1,bbbb=2,cccc=3", 7, max_lines=2) == ["aaaa=1,", "bbbb=2…"]
+    assert wrap_name("aaaa=1__bbbb=2__cccc=3", 8, max_lines=2) == ["aaaa=1__", "bbbb=2_…"]
 
 
 def test_shortened_text_keeps_both_ends() -> None:

@@ -144,3 +144,11 @@ def test_a_run_stops_in_time_and_goes_on_exactly(tmp_path: Path) -> None:
     assert all(line.startswith("the walltime is near: interrupted in epoch") for line in said)
     assert history["train_loss"] == alone["train_loss"]
     assert history["val_loss"] == alone["val_loss"]
+
+
+def test_a_deadline_of_none_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever SLURM says, which is not even asked."""
+    squeue(tmp_path, "echo 2030-01-01T00:00:00", monkeypatch)
+    monkeypatch.setenv("OUTLAST_DEADLINE", "none")
+    assert Deadline.of_this_job().seconds_left is None
+    assert not (tmp_path / "asked").exists()

@@ -1,0 +1,141 @@
+"""What else ends a job on SLURM: each is retried, noticed in a time that is told, and exact."""
+
+import time
+
+import cluster as small_slurm
+import pytest
+from killing import assert_same
+from on_cluster import FAST, PROFILE, Workflow, command, states_seen
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+
+def time_until(work: Workflow, text: str, times: int = 1, timeout_s: float = 150) -> float:
+    """Return how many seconds it takes Snakemake to say ``text``."""
+    began = time.monotonic()
+    work.until(lambda: work.output.count(text) >= times, f"Snakemake says {text}", timeout_s)
+    return time.monotonic() - began
+
+
+def test_scancel_with_the_profile_as_it_is(workflow, undisturbed, capsys) -> None:
+    """Snakemake itself, which looks rarely: it notices, and starts the next attempt."""
+    work = workflow()
+    work.start(quick=False)
+    job = work.training_job()
+    work.until_trained()
+    command("scancel", job)
+    seconds = time_until(work, "Trying to restart job")
+    work.wait_s(FAST)
+    work.finish()
+    with capsys.disabled():
+        print(f"\nscancel: noticed and retried {seconds:.0f} s later, with the profile as it is")
+    assert states_seen(work.output) == ["CANCELLED"]
+    assert work.events.count("resumed: ") == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_scontrol_requeue_is_refused(workflow, undisturbed) -> None:
+    """The profile says so: Snakemake and SLURM would both start the next attempt."""
+    work = workflow()
+    work.start()
+    job = work.training_job()
+    work.until_trained()
+    with pytest.raises(AssertionError, match="disabled"):
+        command("scontrol", "requeue", job)
+    work.wait_s(FAST)
+    work.finish()
+    assert len(work.jobs()) == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_a_node_dies(workflow, undisturbed, capsys) -> None:
+    """With all that ran on it: SLURM finds out, and the next attempt goes on elsewhere."""
+    work = workflow("--default-resources", "slurm_partition=brittle")
+    work.start()
+    job = work.training_job()
+    work.until_trained()
+    ((_, _, node),) = work.jobs()
+    small_slurm.node_down(node)
+    seconds = time_until(work, "Trying to restart job")
+    with capsys.disabled():
+        print(f"\ndead node: noticed and retried {seconds:.0f} s later (SlurmdTimeout is 20 s)")
+    work.training_job(other_than=job)
+    work.wait_s(FAST)
+    work.finish()
+    small_slurm.node_up(node)
+    assert states_seen(work.output) == ["NODE_FAIL"]
+    assert len({where for _, _, where in work.jobs()}) == 2
+    assert work.events.count("resumed: ") == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_out_of_memory_with_memory_that_grows(workflow, undisturbed) -> None:
+    """The second attempt asks for twice as much, and has enough."""
+    memory = {"mem_mb": 1500, "mem_grows": True}
+    work = workflow(changes={"resources": memory}, environment={"OUTLAST_TEST_HOG_MB": "1200"})
+    work.wait_s(FAST)
+    work.start()
+    work.finish()
+    assert states_seen(work.output) in (["OUT_OF_MEMORY"], ["FAILED"])
+    assert len(work.jobs()) == 2
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_a_preempted_job_goes_on_by_itself(workflow, undisturbed) -> None:
+    """In a partition whose jobs give way: requeued by SLURM, without an attempt of Snakemake's."""
+    work = workflow("--default-resources", "slurm_partition=low")
+    work.profile = work.workdir / "profile"
+    work.profile.mkdir()
+    settings = (PROFILE / "config.yaml").read_text()
+    assert settings.count("\nslurm-no-requeue: true") == 1
+    settings = settings.replace("\nslurm-no-requeue: true", "\nslurm-requeue: true")
+    (work.profile / "config.yaml").write_text(settings)
+    work.start()
+    job = work.training_job()
+    work.until_trained()
+    urgent = ("--partition=high", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
+    command("sbatch", *urgent)
+    work.until(lambda: work.jobs()[0][1] == "PENDING", "the job gives way")
+    work.wait_s(FAST)
+    work.finish()
+    assert [name for name, _, _ in work.jobs()] == [job], "the same job, twice"
+    assert "Trying to restart" not in work.output
+    assert len(work.attempts) == 2
+    assert work.events.count("resumed: ") == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_snakemake_is_killed_while_a_job_runs(workflow, undisturbed) -> None:
+    """Its job trains on. The job of the next Snakemake waits for it, and never trains beside it."""
+    work = workflow()
+    work.start()
+    orphan = work.training_job()
+    work.until_trained()
+    work.kill()
+    work.start("--unlock")
+    work.finish()
+    work.start()
+    work.training_job(other_than=orphan)
+    work.until(lambda: "waiting until it ends" in work.events, "the second waits")
+    assert f"job {orphan}" in work.events, "it says for whom"
+    work.wait_s(FAST)
+    work.finish()
+    assert work.events.count("epoch 3/3") == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_a_certain_failure_is_not_tried_for_ever(workflow, capsys) -> None:
+    """A loss that is not finite: one job finds out, the others refuse, and Snakemake gives up."""
+    hopeless = {"learning_rate": 1e38, "grad_accum_split": 1}
+    work = workflow("--retries", "2", changes={"training": hopeless})
+    work.wait_s(FAST)
+    began = time.monotonic()
+    work.start()
+    assert work.wait() == 1
+    with capsys.disabled():
+        print(f"\na certain failure: given up after {time.monotonic() - began:.0f} s and 3 jobs")
+    assert len(work.jobs()) == 3
+    assert len(work.attempts) == 3
+    log = (work.workdir / "logs/kills/train/run.log").read_text()
+    assert "finite" in log
+

@@ -1,0 +1,75 @@
+"""Several nodes for one run, and several runs at once."""
+
+import signal
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+from killing import assert_same
+from on_cluster import FAST, command
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+
+def agents(job: str) -> dict[str, psutil.Process]:
+    """Return the torchrun of each node of a job."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            environment = process.environ()
+            is_agent = "torchrun" in " ".join(process.cmdline()[:2])
+            if is_agent and environment.get("SLURM_JOB_ID") == job:
+                found[environment["SLURMD_NODENAME"]] = process
+    return found
+
+
+def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, capsys) -> None:
+    """The kill of one node's torchrun ends the attempt on both; the retry goes on, and so on one."""
+    work = workflow(nodes=2, processes=2)
+    work.start()
+    job = work.training_job()
+    work.until_trained()
+    both = agents(job)
+    assert len(both) == 2
+    began = time.monotonic()
+    both[sorted(both)[1]].send_signal(signal.SIGKILL)
+    work.until(lambda: not agents(job), "the other node's torchrun ends", timeout_s=30)
+    seconds = time.monotonic() - began
+    with capsys.disabled():
+        print(f"\none of two torchruns killed: the other ended {seconds:.1f} s later")
+    job = work.training_job(other_than=job)
+    position = work.until_trained(more_than=work.progress((-1, -1)))
+    work.stop()
+    # as a user does who gets no two nodes any more: the same ranks on one
+    work.config["launch"] |= {"nodes": 1, "processes": 4}
+    work.wait_s(FAST)
+    work.start("--rerun-incomplete")
+    work.finish()
+    assert work.events.count("resumed: ") == 2
+    last = work.attempts[-1]
+    assert (last["from_epoch"], last["from_step"]) >= position
+    assert_same(work.folder, undisturbed(work.config, world_size=4))
+
+
+def test_six_runs_at_once_each_killed(workflow, undisturbed) -> None:
+    """A sweep: every run loses its first job, and ends with its own bits."""
+    rates = [0.01, 0.003, 0.001]
+    axes = {"training.learning_rate": rates}
+    sweep = {"parameters": axes, "replicates": {"training.seed": [0, 1]}}
+    work = workflow(changes={"sweep": sweep})
+    work.start()
+    names = [f"learning_rate={rate}__seed={seed}" for rate in rates for seed in (0, 1)]
+    for name in names:
+        work.until(lambda name=name: work.progress((0, 0), name), f"{name} trains")
+    first = [job for job, state, _ in work.jobs() if state == "RUNNING"]
+    assert len(first) == 6
+    command("scancel", *first)
+    work.wait_s(FAST)
+    work.finish()
+    assert len(work.jobs()) == 12
+    for name, rate, seed in zip(names, [r for r in rates for _ in (0, 1)], [0, 1] * 3, strict=True):
+        assert "resumed: " in (work.run(name) / "events.log").read_text()
+        training = {**work.config["training"], "learning_rate": rate, "seed": seed}
+        config = {**work.config, "training": training}
+        assert_same(work.run(name), undisturbed(config))
