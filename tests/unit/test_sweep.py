@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from snakemake.target_jobs import parse_target_jobs_cli_args
+from snakemake_interface_executor_plugins.utils import TargetSpec, encode_target_jobs_cli_args
 
 from outlast.errors import ConfigError
 from outlast.sweep import expand
@@ -183,3 +185,12 @@ def test_a_thousand_runs_have_a_thousand_names():
     """A large grid expands without a clash."""
     axes = {"training.seed": list(range(100)), "training.batch_size": list(range(1, 11))}
     assert len({run.name for run in expand(experiment(axes))}) == 1000
+
+
+def test_a_name_reaches_a_job_on_a_cluster():
+    """Snakemake hands it over as text. (A comma in it is a new wildcard there.)"""
+    axes = {"model.options": [{"hidden": [8, 4]}], "training.scheduler.name": ["cosine"]}
+    (run,) = expand(experiment(axes, {"training.learning_rate": [1e-3]}))
+    sent = encode_target_jobs_cli_args([TargetSpec("train", {"experiment": "e", "run": run.name})])
+    (received,) = parse_target_jobs_cli_args(sent)
+    assert received.wildcards_dict == {"experiment": "e", "run": run.name}

@@ -153,7 +153,7 @@ def test_shown_table_fits_and_marks_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At 100 columns every number is whole, one row has the star, no control codes."""
-    long = ",".join(["learning_rate=0.0003", "weight_decay=0.0001", "hidden=128-128-64"])
+    long = "__".join(["learning_rate=0.0003", "weight_decay=0.0001", "hidden=128-128-64"])
     runs = write_experiment(
         tmp_path / "exp",
         {long: [(0.80, 0.7), (0.84, 0.8)], "[red]=1": [(0.5, 0.5)], "none": [(None, 0.5)]},
@@ -170,7 +170,7 @@ def test_shown_table_fits_and_marks_the_best(
     assert "0.7500 ± 0.0707" in starred[0]
     text = "\n".join(lines)
     assert "[red]=1" in text
-    for word in long.split(","):
+    for word in long.split("__"):
         assert word in text
     assert "undefined" in text
     assert "\x1b" not in text
