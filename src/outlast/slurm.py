@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 
 TIMEOUT_S = 10
 
@@ -28,6 +29,24 @@ def has_ended(job: str) -> bool:
     return not asked.stdout.strip()
 
 
+def lost_jobs(jobs: Sequence[str], requeues: bool) -> dict[str, str]:
+    """Return those of our jobs that will not come to an end that SLURM tells, each with the reason.
+
+    Args:
+        jobs: Ids.
+        requeues: SLURM starts preempted jobs again.
+    """
+    asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"])
+    if asked is None or asked.returncode != 0:
+        return {}  # slurmctld is away, and will be back
+    states = dict(line.partition("|")[::2] for line in asked.stdout.split())
+    reasons = {job: "SLURM knows nothing of it any more" for job in jobs if job not in states}
+    if not requeues:
+        preempted = [job for job in jobs if states.get(job) == "PREEMPTED"]
+        reasons |= dict.fromkeys(preempted, "it was preempted, and is not started again by SLURM")
+    return reasons
+
+
 def end_of(job: str) -> float | None:
     """Return when a job will reach its walltime, in seconds since 1970; None if not known."""
     asked = _squeue(job, "%e")
@@ -39,7 +58,10 @@ def end_of(job: str) -> float | None:
 
 
 def _squeue(job: str, form: str) -> "subprocess.CompletedProcess[str] | None":
-    command = ["squeue", "--noheader", "--jobs", job, "--format", form]
+    return _run(["squeue", "--noheader", "--jobs", job, "--format", form])
+
+
+def _run(command: list[str]) -> "subprocess.CompletedProcess[str] | None":
     # the form of times is the user's to choose, and `relative` is none that can be read
     environment = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
     try:

@@ -97,7 +97,7 @@ PartitionName=high Nodes={high} DefaultTime=60 PriorityTier=10 PreemptMode=OFF
 """
 
 
-class NoCluster(Exception):
+class NoClusterError(Exception):
     """Says why there can be no cluster on this machine."""
 
 
@@ -105,7 +105,7 @@ def up() -> None:
     """Start the cluster, unless it runs.
 
     Raises:
-        NoCluster: it may not be started here, or it does not come up; with the reason.
+        NoClusterError: it may not be started here, or it does not come up; with the reason.
     """
     with _alone():
         if is_up():
@@ -140,8 +140,8 @@ def in_use() -> Iterator[None]:
 
 
 def is_up() -> bool:
-    """Tell whether all daemons live and all nodes take jobs."""
-    return all(_daemon(name) for name in ("munged", "slurmctld", *NODES)) and _are_nodes_idle()
+    """Tell whether the cluster is there; a test may have one of its nodes down."""
+    return bool(_daemon("munged") and _daemon("slurmctld")) and _succeeds("scontrol", "ping")
 
 
 def node_down(node: str) -> None:
@@ -160,11 +160,11 @@ def node_up(node: str) -> None:
 
 def _check_machine() -> None:
     if os.geteuid() != 0:
-        raise NoCluster("a cluster of one's own needs root")
+        raise NoClusterError("a cluster of one's own needs root")
     if shutil.which("apt-get") is None and _missing():
-        raise NoCluster("SLURM is not installed, and only apt-get is known here to install it")
+        raise NoClusterError("SLURM is not installed, and only apt-get is known here to install it")
     if SYSTEM_CONF.exists() and not _is_ours(SYSTEM_CONF):
-        raise NoCluster(f"{SYSTEM_CONF} is there: this machine belongs to a cluster")
+        raise NoClusterError(f"{SYSTEM_CONF} is there: this machine belongs to a cluster")
 
 
 def _is_ours(path: Path) -> bool:
@@ -199,7 +199,7 @@ def _install() -> None:
             )
             if done.returncode != 0:
                 said = (done.stderr or done.stdout).strip()[-500:]
-                raise NoCluster(f"apt-get cannot install {', '.join(packages)}: {said}")
+                raise NoClusterError(f"apt-get cannot install {', '.join(packages)}: {said}")
     finally:
         if is_ours:
             policy.unlink()
@@ -268,7 +268,7 @@ def _free_ports(number: int) -> int:
                 with socket.socket() as trial:
                     trial.bind(("127.0.0.1", port))
             return first
-    raise NoCluster("no free ports")
+    raise NoClusterError("no free ports")
 
 
 def _start() -> None:
@@ -358,7 +358,9 @@ def _processes_of_jobs(node: str) -> list[psutil.Process]:
 
 def _are_nodes_idle(*nodes: str) -> bool:
     chosen = nodes or NODES
-    states = _output("sinfo", "--noheader", "--Node", "--format=%N %t", f"--nodes={','.join(chosen)}")
+    states = _output(
+        "sinfo", "--noheader", "--Node", "--format=%N %t", f"--nodes={','.join(chosen)}"
+    )
     working = [line for line in states.splitlines() if line.split()[1] in ("idle", "mix", "alloc")]
     return {line.split()[0] for line in working} == set(chosen)
 
@@ -369,7 +371,7 @@ def _wait(is_ready: Callable[[], bool], complaint: str, name: str, seconds: floa
         if time.monotonic() > deadline or _daemon(name) is None:
             logs = sorted((FOLDER / "log").glob(f"{name}.*"))
             tails = "".join(f"\n--- {log.name}\n{log.read_text()[-1500:]}" for log in logs)
-            raise NoCluster(f"{complaint}{tails}")
+            raise NoClusterError(f"{complaint}{tails}")
         time.sleep(0.2)
 
 
@@ -407,7 +409,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         options.action(options)
-    except NoCluster as reason:
+    except NoClusterError as reason:
         print(f"no cluster: {reason}", file=sys.stderr)
         return 1
     if not _daemon("slurmctld"):

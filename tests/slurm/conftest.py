@@ -17,7 +17,7 @@ def cluster() -> Iterator[None]:
     try:
         with small_slurm.in_use():
             yield
-    except small_slurm.NoCluster as reason:
+    except small_slurm.NoClusterError as reason:
         pytest.skip(f"no SLURM here: {reason}")
 
 

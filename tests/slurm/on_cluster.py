@@ -181,6 +181,7 @@ class Workflow:
 
 
 def squeue(*options: str) -> str:
+    """Return what squeue says, without its header."""
     return command("squeue", "--noheader", *options)
 
 

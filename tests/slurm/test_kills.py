@@ -7,6 +7,9 @@ import pytest
 from killing import assert_same
 from on_cluster import FAST, PROFILE, Workflow, command, states_seen
 
+# a job for which those of the partition low have to give way
+URGENT = ("--partition=high", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
+
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
@@ -93,14 +96,29 @@ def test_a_preempted_job_goes_on_by_itself(workflow, undisturbed) -> None:
     work.start()
     job = work.training_job()
     work.until_trained()
-    urgent = ("--partition=high", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
-    command("sbatch", *urgent)
+    command("sbatch", *URGENT)
     work.until(lambda: work.jobs()[0][1] == "PENDING", "the job gives way")
     work.wait_s(FAST)
     work.finish()
     assert [name for name, _, _ in work.jobs()] == [job], "the same job, twice"
     assert "Trying to restart" not in work.output
     assert len(work.attempts) == 2
+    assert work.events.count("resumed: ") == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_a_preempted_job_that_slurm_gives_up_is_tried_again(workflow, undisturbed) -> None:
+    """The plugin alone waits for it for ever."""
+    work = workflow("--default-resources", "slurm_partition=low")
+    work.start()
+    job = work.training_job()
+    work.until_trained()
+    command("sbatch", *URGENT)
+    assert work.until_ended(job) == "PREEMPTED"
+    work.wait_s(FAST)
+    work.finish()
+    assert "it was preempted" in work.output
+    assert len(work.jobs()) == 2
     assert work.events.count("resumed: ") == 1
     assert_same(work.folder, undisturbed(work.config))
 
@@ -138,4 +156,3 @@ def test_a_certain_failure_is_not_tried_for_ever(workflow, capsys) -> None:
     assert len(work.attempts) == 3
     log = (work.workdir / "logs/kills/train/run.log").read_text()
     assert "finite" in log
-

@@ -25,7 +25,7 @@ def agents(job: str) -> dict[str, psutil.Process]:
 
 
 def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, capsys) -> None:
-    """The kill of one node's torchrun ends the attempt on both; the retry goes on, and so on one."""
+    """The kill of one torchrun ends the attempt on both nodes; the retry goes on, and so on one."""
     work = workflow(nodes=2, processes=2)
     work.start()
     job = work.training_job()

@@ -1,4 +1,6 @@
-"""The walltime, again and again, on a real SLURM: the run ends with the bits of an undisturbed one."""
+"""The walltime, again and again, on a real SLURM: the bits are those of an undisturbed run."""
+
+from itertools import pairwise
 
 import pytest
 from killing import assert_same
@@ -10,7 +12,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 def test_three_walltimes_without_a_warning(workflow, undisturbed) -> None:
     """No deadline is known and no signal comes: SIGKILL, TIMEOUT, retry, on from the last save."""
     work = workflow(environment={"OUTLAST_DEADLINE": "none"})
-    work.wait_s(3)  # SLURM lets an attempt live for half a minute more: too short to come to the end
+    work.wait_s(
+        3
+    )  # SLURM lets an attempt live for half a minute more: too short to come to the end
     work.start()
     job, position = None, (0, 0)
     for _ in range(3):
@@ -24,7 +28,7 @@ def test_three_walltimes_without_a_warning(workflow, undisturbed) -> None:
     assert states_seen(work.output) == ["TIMEOUT"] * 3
     starts = [(line["from_epoch"], line["from_step"]) for line in work.attempts]
     assert len(starts) == 4
-    assert all(one < following for one, following in zip(starts, starts[1:], strict=False)), starts
+    assert all(one < following for one, following in pairwise(starts)), starts
     assert work.events.count("resumed: ") == 3
     assert "walltime is near" not in work.events
     assert_same(work.folder, undisturbed(work.config))
@@ -45,7 +49,7 @@ def test_three_walltimes_foreseen(workflow, undisturbed) -> None:
     assert work.events.count("the walltime is near") == 3
     attempts = work.attempts
     assert len(attempts) == 4
-    for one, following in zip(attempts, attempts[1:], strict=False):
+    for one, following in pairwise(attempts):
         assert (one["epoch"], one["step"]) == (following["from_epoch"], following["from_step"])
     log = work.workdir / "logs/kills/train/run.log"
     assert "Traceback" not in log.read_text()

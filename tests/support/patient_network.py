@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-
 HOG: list[bytes] = []
 
 

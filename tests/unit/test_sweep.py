@@ -188,7 +188,7 @@ def test_a_thousand_runs_have_a_thousand_names():
 
 
 def test_a_name_reaches_a_job_on_a_cluster():
-    """Snakemake hands it over as text. (A comma in it is a new wildcard there.)"""
+    """Snakemake hands it over as text, where a comma in it begins a new wildcard."""
     axes = {"model.options": [{"hidden": [8, 4]}], "training.scheduler.name": ["cosine"]}
     (run,) = expand(experiment(axes, {"training.learning_rate": [1e-3]}))
     sent = encode_target_jobs_cli_args([TargetSpec("train", {"experiment": "e", "run": run.name})])

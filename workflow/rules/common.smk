@@ -11,6 +11,7 @@ from outlast.config import parse as parse_experiment  # Snakemake has a global n
 from outlast.config import read_yaml
 from outlast.errors import ConfigError, listed
 from outlast.files import write_json
+from outlast.lost_jobs import notice_lost_jobs
 from outlast.sections import BUILT_IN_SOURCES
 from outlast.sweep import expand as expand_sweep
 from outlast.user_code import user_files

@@ -3,6 +3,9 @@
 
 LAUNCH, RESOURCES = EXPERIMENT.launch, EXPERIMENT.resources
 
+# without it Snakemake would wait for ever for some jobs on SLURM
+notice_lost_jobs()
+
 # a GPU that was asked for and is not there must not end in hours of training on the CPU
 DEVICE = "cuda" if RESOURCES.gpus else LAUNCH.device
 

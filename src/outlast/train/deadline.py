@@ -1,7 +1,7 @@
 """The end of the job, known beforehand: on most clusters no signal comes before SIGKILL.
 
 Asked once, at the start: `OUTLAST_DEADLINE` (seconds since 1970, or `none`) or
-`SLURM_JOB_END_TIME`, else `squeue`. From then on a monotonic clock counts: the other one may be set.
+`SLURM_JOB_END_TIME`, else `squeue`. From then on a monotonic clock counts: the other may be set.
 """
 
 import contextlib
