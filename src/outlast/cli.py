@@ -40,6 +40,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("config", help="experiment file, or its content as JSON: {...}")
     check.set_defaults(verb=_check)
 
+    doctor = verbs.add_parser("doctor", help="look for what would cost a night on this cluster")
+    doctor.add_argument("config", nargs="?", default="config/config.yaml", help="experiment file")
+    doctor.add_argument("--profile", default="profiles/slurm", help="of Snakemake, for the cluster")
+    doctor.add_argument("--no-job", action="store_true", help="send no job to a node")
+    doctor.add_argument(
+        "--wait", type=float, default=300, metavar="SECONDS", help="that the job may be queued"
+    )
+    doctor.set_defaults(verb=_doctor)
+
     prepare = verbs.add_parser("prepare", help="read the source, split it, write the data folder")
     _add_config(prepare)
     prepare.add_argument("--out", type=Path, required=True, help="data folder to write")
@@ -123,6 +132,15 @@ def _check(options: argparse.Namespace) -> None:
     from outlast.check.overview import show
 
     show(check(runs, source))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from outlast.config import parse
+    from outlast.doctor.examination import examine
+
+    content, source = _read_config(options.config)
+    wait_s = None if options.no_job else options.wait
+    return examine(parse(content, source), options.profile, wait_s)
 
 
 def _prepare(options: argparse.Namespace) -> None:

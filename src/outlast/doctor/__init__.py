@@ -1,0 +1,1 @@
+"""`outlast doctor`: on the login node, before the night, what the night would be lost to."""
