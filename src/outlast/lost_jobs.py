@@ -34,8 +34,7 @@ def notice_lost_jobs() -> None:
         known = {job.external_jobid: job for job in active_jobs if _is_plain(job.external_jobid)}
         lost: dict[str, str] = {}
         if known and not self._submitted_job_clusters:
-            requeues = bool(self.workflow.executor_settings.requeue)
-            lost = await asyncio.to_thread(slurm.lost_jobs, list(known), requeues)
+            lost = await asyncio.to_thread(slurm.lost_jobs, list(known))
         for job_id in [job_id for job_id in seen if job_id not in lost]:
             del seen[job_id]
         seen.update(lost)

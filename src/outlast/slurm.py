@@ -29,22 +29,16 @@ def has_ended(job: str) -> bool:
     return not asked.stdout.strip()
 
 
-def lost_jobs(jobs: Sequence[str], requeues: bool) -> dict[str, str]:
-    """Return those of our jobs that will not come to an end that SLURM tells, each with the reason.
-
-    Args:
-        jobs: Ids.
-        requeues: SLURM starts preempted jobs again.
-    """
+def lost_jobs(jobs: Sequence[str]) -> dict[str, str]:
+    """Return those of our jobs whose end is none that Snakemake knows, each with the reason."""
     asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"])
     if asked is None or asked.returncode != 0:
         return {}  # slurmctld is away, and will be back
     states = dict(line.partition("|")[::2] for line in asked.stdout.split())
     reasons = {job: "SLURM knows nothing of it any more" for job in jobs if job not in states}
-    if not requeues:
-        preempted = [job for job in jobs if states.get(job) == "PREEMPTED"]
-        reasons |= dict.fromkeys(preempted, "it was preempted, and is not started again by SLURM")
-    return reasons
+    # one that SLURM starts again is PENDING
+    preempted = [job for job in jobs if states.get(job) == "PREEMPTED"]
+    return reasons | dict.fromkeys(preempted, "it was preempted, and SLURM does not start it again")
 
 
 def end_of(job: str) -> float | None:

@@ -37,15 +37,15 @@ def preemption_line(
     modes = set(partition.get("PreemptMode", "OFF").upper().split(","))
     subject, requeues = f"PreemptMode of {name}", profile.is_on("slurm-requeue")
     if "CANCEL" in modes:
-        found = "CANCEL: a preempted job ends for good as PREEMPTED, and Snakemake waits for ever"
-        return bad(subject, found, f"slurm_partition in {profile.path}: another one")
+        found = "CANCEL: each preemption of a job costs one of its retries"
+        return note(subject, found, f"more retries in {profile.path}, or another partition")
     if "REQUEUE" in modes and not requeues:
         found = (
-            "REQUEUE, and the profile lets SLURM start no job again: a preempted one ends as"
-            " PREEMPTED, and Snakemake waits for it for ever"
+            "REQUEUE, and the profile lets SLURM start no job again: each preemption costs one of"
+            " the retries"
         )
         fix = f"slurm-requeue: true instead of slurm-no-requeue: true in {profile.path}"
-        return bad(subject, found, fix)
+        return note(subject, found, fix)
     if "SUSPEND" in modes:
         return note(subject, "SUSPEND: a preempted job stands still, and goes on by itself")
     if "REQUEUE" in modes:

@@ -147,20 +147,7 @@ REQUEUE = {"slurm-requeue": True, "slurm-no-requeue": UNSET}
 
 
 def test_preemption(examine: Examine, slurm: FakeSlurm) -> None:
-    """REQUEUE needs slurm-requeue, CANCEL another partition, and OFF neither."""
-    slurm.partition(PreemptMode="REQUEUE")
-    said = the_bad(examine("--no-job"))
-    assert said.startswith("PreemptMode of main: REQUEUE, and the profile lets SLURM start no job")
-    assert "fix: slurm-requeue: true instead of slurm-no-requeue: true in profile/config" in said
-    requeued = examine("--no-job", profile=REQUEUE)
-    assert ("ok", "PreemptMode of main: REQUEUE, and slurm-requeue: true") in requeued
-    slurm.partition(PreemptMode="GANG,CANCEL")
-    for profile in ({}, REQUEUE):
-        assert "ends for good as PREEMPTED" in the_bad(examine("--no-job", profile=profile))
-
-
-def test_preemption_that_is_only_noted(examine: Examine, slurm: FakeSlurm) -> None:
-    """Not needed, standing still, and decided elsewhere."""
+    """Each costs a retry, unless SLURM starts the job again; and there are other ways."""
 
     def noted(profile: dict[str, Any] | None = None) -> str:
         found = examine("--no-job", profile=profile)
@@ -168,6 +155,12 @@ def test_preemption_that_is_only_noted(examine: Examine, slurm: FakeSlurm) -> No
         return text
 
     assert "OFF, and slurm-requeue: true" in noted(REQUEUE)
+    slurm.partition(PreemptMode="REQUEUE")
+    assert "fix: slurm-requeue: true instead of slurm-no-requeue: true in profile/config" in noted()
+    requeued = examine("--no-job", profile=REQUEUE)
+    assert ("ok", "PreemptMode of main: REQUEUE, and slurm-requeue: true") in requeued
+    slurm.partition(PreemptMode="GANG,CANCEL")
+    assert "costs one of its retries" in noted()
     slurm.partition(PreemptMode="GANG,SUSPEND")
     assert "stands still" in noted()
     slurm.partition()
