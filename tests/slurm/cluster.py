@@ -43,58 +43,7 @@ PARTITIONS = {"main": (1, 2, 3), "brittle": (4, 5), "low": (6,), "high": (6,)}
 NODES = tuple(f"node{number}" for number in sorted({n for of in PARTITIONS.values() for n in of}))
 GPUS = 2  # of each node; they are device files that nobody opens
 
-CONFIGURATION = """\
-ClusterName=outlast
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdSpoolDir={folder}/spool/%n
-SlurmdPidFile={folder}/%n.pid
-SlurmdLogFile={folder}/log/%n.log
-MailProg=/bin/true
-MpiDefault=none
-SwitchType=switch/none
-# decides who gets a signal. cgroup, as on most clusters: below a job's Snakemake nobody does
-ProctrackType=proctrack/{tracking}
-TaskPlugin=task/{task_plugin}
-PropagateResourceLimits=NONE
-# the nodes are what is said of them below, whatever this machine has
-SlurmdParameters=config_overrides
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
-# without it a job that names no memory gets a whole node
-DefMemPerCPU=200
-ReturnToService=2
-SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2
-PriorityType=priority/basic
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-{memory_limit}
-# SLURM's own defaults, which most clusters have: it requeues the jobs of a dead node
-JobRequeue=1
-MinJobAge=300
-# and what is shorter than there, because tests wait for it (30 and 300 by default)
-KillWait=5
-SlurmdTimeout=20
-GresTypes=gpu
-{nodes}
-PartitionName=main Nodes={main} Default=YES DefaultTime=60 MaxTime=1-0 PreemptMode=OFF
-PartitionName=brittle Nodes={brittle} DefaultTime=60 PreemptMode=OFF
-PartitionName=low Nodes={low} DefaultTime=60 PriorityTier=1 PreemptMode=REQUEUE
-PartitionName=high Nodes={high} DefaultTime=60 PriorityTier=10 PreemptMode=OFF
-"""
+TEMPLATE = Path(__file__).with_name("slurm.conf.template")
 
 
 class NoClusterError(Exception):
@@ -146,7 +95,8 @@ def is_up() -> bool:
 
 def node_down(node: str) -> None:
     """Kill a slurmd and every process of its jobs, as a power cut does."""
-    for process in [_daemon(node), *_processes_of_jobs(node)]:
+    jobs = _output("squeue", "--noheader", "--format=%i", f"--nodelist={node}").split()
+    for process in [_daemon(node), *_processes_of_jobs(node, jobs)]:
         if process is not None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -223,7 +173,7 @@ def _configure() -> None:
         for number, node in enumerate(NODES, 1)
     )
     CONF.write_text(
-        CONFIGURATION.format(
+        TEMPLATE.read_text().format(
             host=host,
             port=port,
             folder=FOLDER,
@@ -288,21 +238,25 @@ def _start() -> None:
 
 
 def _stop() -> None:
-    if _daemon("slurmctld"):
+    if _daemon("slurmctld"):  # else its commands would wait for it
         for name in PARTITIONS:
             _succeeds("scancel", "--full", f"--partition={name}")
         deadline = time.monotonic() + 15
         while _output("squeue", "--noheader") and time.monotonic() < deadline:
             time.sleep(0.3)
-    for name in (*NODES, "slurmctld", "munged"):
-        for process in [_daemon(name), *_processes_of_jobs(name)]:
-            if process is None:
-                continue
+    for node in NODES:
+        for process in _processes_of_jobs(node, []):
             with suppress(psutil.NoSuchProcess):
-                process.terminate()
-                with suppress(psutil.TimeoutExpired):
-                    process.wait(10)
                 process.kill()
+    for name in (*NODES, "slurmctld", "munged"):
+        if process := _daemon(name):
+            process.terminate()
+    deadline = time.monotonic() + 15
+    for name in (*NODES, "slurmctld", "munged"):
+        while (process := _daemon(name)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if process:
+            process.kill()
     if _is_ours(SYSTEM_CONF):
         SYSTEM_CONF.unlink()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -339,19 +293,19 @@ def _daemon(name: str) -> psutil.Process | None:
     return None
 
 
-def _processes_of_jobs(node: str) -> list[psutil.Process]:
+def _processes_of_jobs(node: str, jobs: list[str]) -> list[psutil.Process]:
     """Return the processes of the jobs on a node; first those that tell slurmctld of their end."""
-    jobs = _output("squeue", "--noheader", "--format=%i", f"--nodelist={node}").split()
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            environment = process.environ()
-            if environment.get("SLURM_CONF") != str(CONF):
+            title = " ".join(process.cmdline())
+            if title.startswith("slurmstepd: ["):  # [17.batch]; its title lies over its environment
+                if title.partition("[")[2].partition(".")[0] in jobs:
+                    found.append(process)
                 continue
-            title = " ".join(process.cmdline())  # slurmstepd: [17.batch]
-            if environment.get("SLURMD_NODENAME") == node or any(
-                title.startswith(f"slurmstepd: [{job}.") for job in jobs
-            ):
+            environment = process.environ()
+            is_ours = environment.get("SLURM_CONF") == str(CONF)
+            if is_ours and environment.get("SLURMD_NODENAME") == node:
                 found.append(process)
     return sorted(found, key=lambda process: not process.name().startswith("slurmstepd"))
 

@@ -67,7 +67,7 @@ def test_six_runs_at_once_each_killed(workflow, undisturbed) -> None:
     command("scancel", *first)
     work.wait_s(FAST)
     work.finish()
-    assert len(work.jobs()) == 12
+    assert len(work.jobs()) == 12, work.jobs()
     for name, rate, seed in zip(names, [r for r in rates for _ in (0, 1)], [0, 1] * 3, strict=True):
         assert "resumed: " in (work.run(name) / "events.log").read_text()
         training = {**work.config["training"], "learning_rate": rate, "seed": seed}
