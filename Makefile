@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 # the rules of the workflow call `outlast` and `torchrun` by name
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test test-slow chaos check format docs clean
+.PHONY: demo test test-slow test-slurm slurm-up slurm-down chaos check format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -30,10 +30,18 @@ $(REPORT): results/digits/leaderboard.tsv results/digits/confusion.png \
 	@$(BIN)/snakemake --profile profiles/local --report $@
 
 test: $(STAMP)
-	$(PYTEST) --dist loadfile -m "not slow"
+	$(PYTEST) --dist loadfile -m "not slow and not slurm"
 
 test-slow: $(STAMP)
 	$(PYTEST) --dist load -m "slow and not long"
+
+# on a real SLURM, of some daemons on this machine; much of it is waiting, so four at a time
+test-slurm: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses 4 --dist load -m slurm tests/slurm
+
+# the same cluster, to look at by hand: six nodes that are all this machine
+slurm-up slurm-down: $(STAMP)
+	@$(BIN)/python tests/slurm/cluster.py $(@:slurm-%=%)
 
 # kills at random, as many as asked: make chaos KILLS=1000 SEED=7
 KILLS ?= 200

@@ -238,16 +238,7 @@ def _start() -> None:
 
 
 def _stop() -> None:
-    if _daemon("slurmctld"):  # else its commands would wait for it
-        for name in PARTITIONS:
-            _succeeds("scancel", "--full", f"--partition={name}")
-        deadline = time.monotonic() + 15
-        while _output("squeue", "--noheader") and time.monotonic() < deadline:
-            time.sleep(0.3)
-    for node in NODES:
-        for process in _processes_of_jobs(node, []):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+    _end_jobs()
     for name in (*NODES, "slurmctld", "munged"):
         if process := _daemon(name):
             process.terminate()
@@ -260,6 +251,19 @@ def _stop() -> None:
     if _is_ours(SYSTEM_CONF):
         SYSTEM_CONF.unlink()
     shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def _end_jobs() -> None:
+    if _daemon("slurmctld"):  # else its commands would wait for it
+        for name in PARTITIONS:
+            _succeeds("scancel", "--full", f"--partition={name}")
+        deadline = time.monotonic() + 15
+        while _output("squeue", "--noheader") and time.monotonic() < deadline:
+            time.sleep(0.3)
+    for node in NODES:
+        for process in _processes_of_jobs(node, []):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _spawn(name: str, *command: object) -> None:
