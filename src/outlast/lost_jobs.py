@@ -35,10 +35,11 @@ def notice_lost_jobs() -> None:
         lost: dict[str, str] = {}
         if known and not self._submitted_job_clusters:
             lost = await asyncio.to_thread(slurm.lost_jobs, list(known))
-        for job_id in [job_id for job_id in seen if job_id not in lost]:
-            del seen[job_id]
-        seen.update(lost)
-        given_up = {job_id for job_id in lost if seen[job_id] >= LOOKS}
+        for job_id in list(seen):
+            if job_id not in lost:
+                del seen[job_id]
+        seen.update(list(lost))
+        given_up = [job_id for job_id in known if job_id in lost and seen[job_id] >= LOOKS]
         for job_id in given_up:
             self.report_job_error(
                 known[job_id], msg=f"SLURM-job '{job_id}' failed: {lost[job_id]}. "

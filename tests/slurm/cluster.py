@@ -272,18 +272,25 @@ def _spawn(name: str, *command: object) -> None:
         key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))
     }
     environment |= {"SLURM_CONF": str(CONF), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
-    with (FOLDER / f"log/{name}.out").open("ab") as output:
-        process = subprocess.Popen(
-            list(map(str, command)),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=FOLDER,
-            start_new_session=True,
+    words = list(map(str, command))
+    program = shutil.which(words[0], path=environment["PATH"])
+    assert program is not None, f"{words[0]} is installed"
+    log, null = (FOLDER / f"log/{name}.out").open("ab"), Path(os.devnull).open("rb")
+    with log, null:
+        # not Popen, which wants to see its process end
+        pid = os.posix_spawn(
+            program,
+            words,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, null.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+            ],
+            setsid=True,
         )
-    started = psutil.Process(process.pid).create_time()
-    (FOLDER / f"{name}.started").write_text(f"{process.pid} {started}")
+    started = psutil.Process(pid).create_time()
+    (FOLDER / f"{name}.started").write_text(f"{pid} {started}")
 
 
 def _daemon(name: str) -> psutil.Process | None:

@@ -65,6 +65,8 @@ def test_six_runs_at_once_each_killed(workflow, undisturbed) -> None:
     first = [job for job, state, _ in work.jobs() if state == "RUNNING"]
     assert len(first) == 6
     command("scancel", *first)
+    for job in first:
+        work.until_ended(job)
     work.wait_s(FAST)
     work.finish()
     assert len(work.jobs()) == 12, work.jobs()
@@ -73,3 +75,16 @@ def test_six_runs_at_once_each_killed(workflow, undisturbed) -> None:
         training = {**work.config["training"], "learning_rate": rate, "seed": seed}
         config = {**work.config, "training": training}
         assert_same(work.run(name), undisturbed(config))
+
+
+def test_gpus_of_the_type_in_the_profile_are_asked_for(workflow) -> None:
+    """SLURM hands them out; a node without CUDA is an error, and no training on the CPU."""
+    gpu_model = ("--set-resources", "train:gpu_model=a100")
+    gpus = {"launch": {"device": "auto", "processes": 2}, "resources": {"gpus": 2}}
+    work = workflow("--retries", "0", *gpu_model, changes=gpus)
+    work.start()
+    job = work.training_job()
+    assert "gres/gpu=2" in command("scontrol", "show", "job", job), "that is --gpus=a100:2"
+    assert work.wait() == 1
+    log = (work.workdir / "logs/kills/train/run.log").read_text()
+    assert "launch.device: cuda with rank 0 of this node, and the node shows 0 GPU(s)" in log

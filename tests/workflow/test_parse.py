@@ -27,6 +27,9 @@ sweep:
 """
 
 
+MANY = "experiment: many\ndata: {source: iris}\n"
+
+
 @pytest.fixture
 def workdir(tmp_path):
     """A working directory with nothing but the default experiment file."""
@@ -202,6 +205,40 @@ def fake_torch(workdir):
     fake.mkdir(parents=True, exist_ok=True)
     (fake / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
     return {"PYTHONPATH": os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_launch_and_resources_become_those_of_the_rule(workdir):
+    """Nodes, GPUs of all nodes, CPUs of one; more minutes and memory only where they shall grow."""
+    launch = "launch: {nodes: 2, processes: 2, threads: 3}"
+    resources = "resources: {runtime: 7, runtime_grows: true, mem_mb: 500, gpus: 2}"
+    (workdir / "many.yaml").write_text(f"{MANY}{launch}\n{resources}\n")
+    arguments = ("--dry-run", "--profile", PROFILE, "--configfile", "many.yaml", "--printshellcmds")
+    output = snakemake(workdir, *arguments).stdout
+    training = output.partition("rule train:")[2].partition("rule evaluate:")[0]
+    wanted = ("nodes=2", "tasks=2", "mpi=srun", "gpu=4", "tasks_per_gpu=0", "runtime=7")
+    assert [word for word in (*wanted, "mem_mb=500") if word not in training] == []
+    for option in ("--nodes 2 --ntasks 2 --ntasks-per-node 1 --cpus-per-task 6", "--nnodes 2"):
+        assert option in training
+    assert "--nproc-per-node 2" in training
+    assert "--world-size 4 --device cuda" in training
+
+
+def test_one_node_asks_for_none_of_that(workdir):
+    """And names no GPU: many clusters refuse what they do not know."""
+    output = snakemake(workdir, "--dry-run", "--profile", PROFILE, "--printshellcmds").stdout
+    assert "mpi=" not in output
+    assert "gpu" not in output
+    assert "srun" not in output
+
+
+def test_several_nodes_without_slurm_are_refused(workdir):
+    """In the log of the run, with what to do."""
+    (workdir / "many.yaml").write_text(f"{MANY}launch: {{nodes: 2}}\n")
+    arguments = ("--profile", PROFILE, "--configfile", "many.yaml", "--retries", "0")
+    environment = {"SLURM_JOB_ID": ""}  # also where these tests are a job themselves
+    target = "results/many/runs/run/history.json"
+    output = snakemake(workdir, target, *arguments, check=False, **environment).stdout
+    assert "launch.nodes: 2 needs SLURM: snakemake --profile profiles/slurm" in output
 
 
 def test_no_rule_retries_by_itself():

@@ -1,0 +1,89 @@
+"""Jobs that Snakemake would wait for, for ever; tests/slurm has the real plugin and SLURM."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outlast import slurm
+from outlast.lost_jobs import PLUGIN, notice_lost_jobs
+
+
+class Executor:
+    """What outlast touches of the plugin's."""
+
+    def __init__(self) -> None:
+        self._submitted_job_clusters: set[str] = set()
+        self.errors: list[str] = []
+
+    def report_job_error(self, job: Any, msg: str) -> None:
+        self.errors.append(f"{job.external_jobid}: {msg}")
+
+    async def check_active_jobs(self, active_jobs: Any) -> Any:
+        for job in active_jobs:
+            yield job
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Look at jobs with a squeue that gives these answers; return which are left, each time."""
+    executor = type("Executor", (Executor,), {"check_active_jobs": Executor.check_active_jobs})
+    monkeypatch.setitem(sys.modules, PLUGIN, SimpleNamespace(Executor=executor))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    notice_lost_jobs()
+    notice_lost_jobs()  # a second Snakefile in one process
+    made = executor()
+
+    async def look(jobs: list[Any]) -> list[str]:
+        return [job.external_jobid async for job in made.check_active_jobs(jobs)]
+
+    def all_looks(answers: list[str], *ids: str) -> tuple[list[list[str]], list[str]]:
+        left = []
+        active = list(ids)
+        for answer in answers:
+            script = tmp_path / "squeue"
+            script.write_text(f"#!/bin/sh\n{answer}\n")
+            script.chmod(0o755)
+            active = asyncio.run(look([SimpleNamespace(external_jobid=name) for name in active]))
+            left.append(active)
+        return left, made.errors
+
+    return all_looks
+
+
+def test_a_preempted_and_a_forgotten_job_are_failures_at_the_second_look(looks: Any) -> None:
+    """Once each, and the others are left to the plugin."""
+    answer = "echo '1|RUNNING'; echo '2|PREEMPTED'"
+    left, errors = looks([answer] * 3, "1", "2", "3")
+    assert left == [["1", "2", "3"], ["1"], ["1"]]
+    assert len(errors) == 2
+    assert "'2' failed: it was preempted, and SLURM does not start it again" in errors[0]
+    assert "'3' failed: SLURM knows nothing of it any more" in errors[1]
+
+
+def test_a_job_that_comes_back_is_none(looks: Any) -> None:
+    """SLURM starts it again, or had only just started itself."""
+    answers = ["true", "echo '1|PENDING'", "echo '1|PREEMPTED'", "echo '1|RUNNING'", "true"]
+    assert looks(answers, "1") == ([["1"]] * 5, [])
+
+
+def test_nothing_is_lost_where_squeue_does_not_answer(looks: Any) -> None:
+    """Slurmctld is away, and will be back."""
+    assert looks(["echo error >&2; exit 1"] * 3, "1") == ([["1"]] * 3, [])
+
+
+def test_names_of_arrays_are_left_alone(looks: Any) -> None:
+    """A pending array has another one."""
+    assert looks(["true"] * 3, "7_2") == ([["7_2"]] * 3, [])
+
+
+def test_without_the_plugin_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with profiles/local, where it may not be installed."""
+    monkeypatch.delitem(sys.modules, PLUGIN, raising=False)
+    notice_lost_jobs()
+    assert PLUGIN not in sys.modules
+    assert callable(slurm.lost_jobs)
