@@ -275,20 +275,19 @@ def _spawn(name: str, *command: object) -> None:
     words = list(map(str, command))
     program = shutil.which(words[0], path=environment["PATH"])
     assert program is not None, f"{words[0]} is installed"
-    log, null = (FOLDER / f"log/{name}.out").open("ab"), Path(os.devnull).open("rb")
-    with log, null:
-        # not Popen, which wants to see its process end
-        pid = os.posix_spawn(
-            program,
-            words,
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, null.fileno(), 0),
-                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
-                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
-            ],
-            setsid=True,
-        )
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # not Popen, which wants to see its process end
+    pid = os.posix_spawn(
+        program,
+        words,
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, FOLDER / f"log/{name}.out", append, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
     started = psutil.Process(pid).create_time()
     (FOLDER / f"{name}.started").write_text(f"{pid} {started}")
 
