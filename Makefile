@@ -39,7 +39,7 @@ test-slow: $(STAMP)
 test-slurm: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 4 --dist load -m slurm tests/slurm
 
-# the same cluster, to look at by hand: six nodes that are all this machine
+# the same cluster, to look at by hand: eight nodes that are all this machine
 slurm-up slurm-down: $(STAMP)
 	@$(BIN)/python tests/slurm/cluster.py $(@:slurm-%=%)
 

@@ -1,6 +1,6 @@
-"""A real, small SLURM on this machine: munged, slurmctld and six slurmd, as plain processes.
+"""A real, small SLURM on this machine: munged, slurmctld and eight slurmd, as plain processes.
 
-    python tests/slurm/cluster.py up | down | status | node-down NODE | node-up NODE
+    python tests/slurm/cluster.py up | down | status | node-ACTION NODE
 
 For Debian and its kin, as root: it installs the packages that are missing. Everything lies in
 one folder below the temporary files; nothing listens beyond loopback. The one thing outside is
@@ -38,8 +38,8 @@ BY_HAND = FOLDER / "by-hand"
 FIRST_PORT = 17817
 FREEZER = Path("/sys/fs/cgroup/freezer")
 MEMORY = Path("/sys/fs/cgroup/memory")
-# main for most tests; the nodes of brittle are killed; high takes the node of low away
-PARTITIONS = {"main": (1, 2, 3), "brittle": (4, 5), "low": (6,), "high": (6,)}
+# main for most tests; nodes of brittle and cut are killed; high takes the node of low away
+PARTITIONS = {"main": (1, 2, 3), "brittle": (4, 5), "cut": (6, 7), "low": (8,), "high": (8,)}
 NODES = tuple(f"node{number}" for number in sorted({n for of in PARTITIONS.values() for n in of}))
 GPUS = 2  # of each node; they are device files that nobody opens
 
@@ -100,6 +100,12 @@ def node_down(node: str) -> None:
         if process is not None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def node_cut_off(node: str) -> None:
+    """Kill a slurmd alone: SLURM takes the node for dead, and its jobs live on."""
+    if process := _daemon(node):
+        process.kill()
 
 
 def node_up(node: str) -> None:
@@ -366,7 +372,8 @@ def main() -> int:
     for name, action in (("up", up), ("down", down)):
         verbs.add_parser(name, help=action.__doc__).set_defaults(action=lambda _, do=action: do())
     verbs.add_parser("status").set_defaults(action=lambda _: None)
-    for name, act in (("node-down", node_down), ("node-up", node_up)):
+    actions = {"node-down": node_down, "node-cut-off": node_cut_off, "node-up": node_up}
+    for name, act in actions.items():
         command = verbs.add_parser(name, help=act.__doc__)
         command.add_argument("node", choices=NODES)
         command.set_defaults(action=lambda options, do=act: do(options.node))

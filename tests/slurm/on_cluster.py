@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from killing import run_config
 from snakemaking import ROOT
@@ -190,6 +192,18 @@ def command(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"{words}: {done.stderr}"
     return done.stdout.strip()
+
+
+def agents(job: str) -> dict[str, psutil.Process]:
+    """Return the torchrun of each node of a job."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            environment = process.environ()
+            is_agent = "torchrun" in " ".join(process.cmdline()[:2])
+            if is_agent and environment.get("SLURM_JOB_ID") == job:
+                found[environment["SLURMD_NODENAME"]] = process
+    return found
 
 
 def end_at_walltime(job: str, in_s: float = 1) -> None:

@@ -5,7 +5,7 @@ import time
 import cluster as small_slurm
 import pytest
 from killing import assert_same
-from on_cluster import FAST, PROFILE, Workflow, command, states_seen
+from on_cluster import FAST, PROFILE, Workflow, agents, command, states_seen
 
 # a job for which those of the partition low have to give way
 URGENT = ("--partition=high", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
@@ -68,6 +68,27 @@ def test_a_node_dies(workflow, undisturbed, capsys) -> None:
     small_slurm.node_up(node)
     assert states_seen(work.output) == ["NODE_FAIL"]
     assert len({where for _, _, where in work.jobs()}) == 2
+    assert work.events.count("resumed: ") == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_a_node_is_cut_off_and_trains_on(workflow, undisturbed) -> None:
+    """SLURM takes it for dead: the next attempt takes the run over, and the old one leaves."""
+    work = workflow("--default-resources", "slurm_partition=cut")
+    work.start()
+    job = work.training_job()
+    work.until_trained()
+    ((_, _, node),) = work.jobs()
+    (old,) = agents(job).values()
+    small_slurm.node_cut_off(node)
+    work.training_job(other_than=job)
+    position = work.progress((-1, -1))
+    work.until_trained(more_than=position)
+    old.wait(60)  # by itself: SLURM cannot reach it
+    work.wait_s(FAST)
+    work.finish()
+    small_slurm.node_up(node)
+    assert states_seen(work.output) == ["NODE_FAIL"]
     assert work.events.count("resumed: ") == 1
     assert_same(work.folder, undisturbed(work.config))
 

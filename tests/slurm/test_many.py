@@ -2,26 +2,12 @@
 
 import signal
 import time
-from contextlib import suppress
 
-import psutil
 import pytest
 from killing import assert_same
-from on_cluster import FAST, command
+from on_cluster import FAST, agents, command
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-
-
-def agents(job: str) -> dict[str, psutil.Process]:
-    """Return the torchrun of each node of a job."""
-    found = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            environment = process.environ()
-            is_agent = "torchrun" in " ".join(process.cmdline()[:2])
-            if is_agent and environment.get("SLURM_JOB_ID") == job:
-                found[environment["SLURMD_NODENAME"]] = process
-    return found
 
 
 def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, capsys) -> None:
