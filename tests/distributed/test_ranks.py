@@ -154,3 +154,19 @@ def test_the_ranks_resume_to_the_bit(results: Results, world_size: int) -> None:
         assert torch.equal(rank["resumed"]["second"], rank["resumed"]["straight"])
         straight, second = rank["resumed"]["sums"]
         assert second == straight
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("name", ["in validation", "in a validation that counts"])
+def test_the_ranks_go_on_within_a_validation(results: Results, world_size: int, name: str) -> None:
+    """No batch is done twice, but where each rank has counted for itself; the bits are the same."""
+    for rank in results[world_size]:
+        found = rank[name]
+        done, expected = found["batches"]
+        steps = {1: 7, 2: 4, 3: 3}[world_size]
+        assert f"and batch 2 of {steps} of validation: the state is saved" in found["message"]
+        assert expected == 2 * steps
+        begins_anew = name != "in validation" and world_size > 1
+        assert done == expected + (2 if begins_anew else 0)
+        assert torch.equal(*found["weights"])
+        assert found["history"][0] == found["history"][1]

@@ -229,6 +229,57 @@ def resumed(folder: Path, ranks: Distributed) -> dict[str, Any]:
     }
 
 
+def count_rows(module: nn.Module, _: Any, outputs: Any) -> Any:
+    """A hook that counts the rows that a network is evaluated on, and adds what it has counted."""
+    if module.training or len(outputs) < 2:  # no trial at the start
+        return outputs
+    module.rows += len(outputs)
+    return outputs + 0.01 * module.rows
+
+
+def resumed_in_validation(folder: Path, ranks: Distributed, counts: bool) -> dict[str, Any]:
+    """Stop all behind the second batch of the first validation; go on with new objects."""
+    from outlast.errors import InterruptedRunError
+
+    batches: list[int] = []
+
+    def new(name: str) -> Trainer:
+        data, config = study_data(validation=49), study_config(0, epochs=2)
+        name = f"{name} {counts}"
+        trainer = make_trainer(folder / name, data, config, dropout=0.3, distributed=ranks)
+        if counts:
+            trainer.model.register_buffer("rows", torch.zeros(()))
+            trainer.model.register_forward_hook(count_rows)
+        real = trainer._keeper.at_boundary
+
+        def at_boundary(num_steps: int) -> None:
+            if trainer.run.validated.steps:
+                batches.append(1)
+            if name.startswith("stopped") and len(batches) == 2 and ranks.rank == 0:
+                trainer._keeper.poll._interrupt._note(15, None)
+            real(num_steps)
+
+        trainer._keeper.at_boundary = at_boundary  # type: ignore[method-assign]
+        return trainer
+
+    straight, first = new("straight"), new("stopped")
+    straight.train(2)
+    expected = len(batches)
+    batches.clear()
+    try:
+        first.train(2)
+    except InterruptedRunError as error:
+        message = str(error)
+    second = new("stopped")
+    second.train(2)
+    return {
+        "message": message,
+        "batches": (len(batches), expected),
+        "weights": (weights(second), weights(straight)),
+        "history": [run.run.history.column("val_loss") for run in (second, straight)],
+    }
+
+
 def main() -> None:
     """Do everything, and write it down."""
     torch.set_num_threads(1)
@@ -242,6 +293,8 @@ def main() -> None:
             "batch_norm": batch_norm(folder, ranks),
             "collectives": collectives(ranks),
             "resumed": resumed(folder, ranks),
+            "in validation": resumed_in_validation(folder, ranks, counts=False),
+            "in a validation that counts": resumed_in_validation(folder, ranks, counts=True),
         }
         torch.save(result, folder / f"{ranks.rank}.pt")
 

@@ -77,7 +77,7 @@ def test_signal_during_validation_saves(
         time.sleep(0.001)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) != 0
-    assert "after step 7 of 7: the state is saved" in run.log, run.log
+    assert re.search("after step 7 of 7 and batch . of . of validation: the state is", run.log)
     run.finish()
     assert_same(run.folder, undisturbed(1))
 

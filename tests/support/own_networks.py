@@ -10,6 +10,7 @@ from small_run import make_trainer, small_config, small_data
 from test_resume import numbers, stop_after
 from torch import Tensor, nn
 
+from outlast.data.dataset import DataSet
 from outlast.errors import InterruptedRunError
 from outlast.train.trainer import Trainer
 
@@ -36,11 +37,13 @@ class Own(nn.Module):
         return self.head(self.hidden(rows))
 
 
-def trainer_of(kind: Callable[[], nn.Module], folder: Path, **training: Any) -> Trainer:
+def trainer_of(
+    kind: Callable[[], nn.Module], folder: Path, data: DataSet | None = None, **training: Any
+) -> Trainer:
     """A trainer for it, made anew as in each attempt."""
     folder.mkdir(exist_ok=True)
     config = small_config(**training)
-    parts = make_trainer(folder, small_data(), config)
+    parts = make_trainer(folder, data or small_data(), config)
     torch.manual_seed(0)
     network = kind()
     return Trainer(

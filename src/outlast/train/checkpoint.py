@@ -201,7 +201,9 @@ def _read_again(path: Path) -> SavedState | None:
 
 def _check_extra_state(state: SavedState) -> None:
     """Refuse at each save what a network gives and no attempt could load: it may change."""
-    extra = {name: value for name, value in state.weights.items() if is_extra_state(name)}
+    network = state.validation.get("network", {})
+    parts = state.weights, network.get("rest", {})
+    extra = [part[name] for part in parts for name in part if is_extra_state(name)]
     if extra:
         content = io.BytesIO()
         try:

@@ -48,6 +48,14 @@ class Deadline:
         """Until the job ends; None without an end."""
         return None if self._end is None else self._end - time.monotonic()
 
+    def shortage(self) -> str:
+        """Return the line for an attempt that has time for one step only."""
+        end = time.localtime(time.time() + (self.seconds_left or 0.0))
+        return (
+            f"the deadline is {time.strftime('%Y-%m-%d %H:%M:%S', end)}: time for one step in this"
+            f" attempt; ask for more walltime, or correct {DEADLINE}"
+        )
+
     def note_save(self, seconds: float) -> None:
         """Learn how long a save takes."""
         self._longest_save = max(self._longest_save, seconds)

@@ -13,7 +13,7 @@ from outlast.files import is_intact
 from outlast.model.file import ModelFile
 from outlast.recipe import fingerprint
 from outlast.train.lines import printable
-from outlast.train.state import FORMAT
+from outlast.train.state import FORMAT, READABLE_FORMATS
 
 FOREIGN = "neither a state nor a model of this version of outlast"
 
@@ -52,7 +52,7 @@ def _lines(path: Path, values: Any) -> Iterator[tuple[str, str]]:
     if keys == {item.name for item in fields(ModelFile)}:
         yield from _of_model(values)
     elif {"format", "recipe", "optimizer"} <= keys and isinstance(values["format"], int):
-        if values["format"] != FORMAT:
+        if values["format"] not in READABLE_FORMATS:
             raise CheckpointError(
                 f"{path}: a state of format {values['format']}, and this version of outlast reads"
                 f" format {FORMAT}"
@@ -67,7 +67,10 @@ def _lines(path: Path, values: Any) -> Iterator[tuple[str, str]]:
 
 def _of_state(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kind", f"state of a run, format {values['format']}"
-    yield "place", f"{values['epoch']} epochs finished, and {values['step']} steps"
+    place = f"{values['epoch']} epochs finished, and {values['step']} steps"
+    if validation := values.get("validation"):
+        place += f", and {validation['steps']} batches of validation"
+    yield "place", place
     selection = values["selection"]
     if selection["best_epoch"]:
         stalled = selection["epochs_since_best"]

@@ -19,7 +19,7 @@ from outlast.faults import reach
 from outlast.recipe import Recipe
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
-from outlast.train.deadline import Deadline
+from outlast.train.deadline import LEAVE_S, Deadline
 from outlast.train.failure import Failures
 from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
@@ -76,11 +76,13 @@ class Keeper:
         self.poll = Poll(
             distributed, interrupt, every_seconds, deadline, lambda: self._writer.is_busy
         )
+        self._deadline = deadline or Deadline()
         self._started = interrupt.started
         self._ledger = ledger
         self._saved = (0, 0)
         self._is_owed = self._is_best_owed = False
-        self._is_complete = False
+        self._is_complete = self._is_short_told = False
+        self._boundaries = 0
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
@@ -106,6 +108,8 @@ class Keeper:
             why = self._failures.why_refused(self._recipe, self._saved)
         if why := self._distributed.broadcast(why):
             raise RepeatedFailureError(why)
+        if not self._is_complete and (left := self._deadline.seconds_left) is not None:
+            self._tell_short(left < LEAVE_S)
 
     def at_boundary(self, num_steps: int) -> None:
         """Save or stop here, if it is time. Every rank passes the same boundaries.
@@ -113,22 +117,33 @@ class Keeper:
         Raises:
             InterruptedRunError: Asked to stop, or the walltime is near.
         """
-        position = self._run.position
+        position, validated = self._run.position, self._run.validated
+        self._boundaries += 1
         if self._ledger:
             self._ledger.update(position.epoch, position.step)
         self._tell(self._writer.reap)
         answer = self.poll.ask()
         saved = self.save(wait=answer.stop is not None) if answer.save else None
         if answer.stop:
+            self._tell_short(self._boundaries == 1 and self._deadline.is_near())
+            place = f"after step {position.step} of {num_steps}"
+            if validated.steps:
+                place += f" and batch {validated.steps} of {validated.num_steps} of validation"
             kept = "the state is saved" if saved else "an older state is kept"
             message = (
-                f"{answer.stop}: interrupted in epoch {position.epoch + 1} after step"
-                f" {position.step} of {num_steps}: {kept}, start the run again to go on"
+                f"{answer.stop}: interrupted in epoch {position.epoch + 1} {place}:"
+                f" {kept}, start the run again to go on"
             )
             if self._ledger:
                 self._ledger.end("interrupted", message)
             self._distributed.barrier()  # torchrun kills the others as soon as one has left
             raise InterruptedRunError(message)
+
+    def _tell_short(self, is_short: bool) -> None:
+        """Tell once that the job leaves this attempt time for one step; rank 0 knows."""
+        if is_short and not self._is_short_told:
+            self._is_short_told = True
+            log.warning("%s", self._deadline.shortage())
 
     def save(self, *, is_best: bool = False, wait: bool = False, postpone: bool = False) -> bool:
         """Copy the state, and write it beside the training. Collective.
@@ -166,7 +181,7 @@ class Keeper:
                     with contextlib.suppress(OSError):  # a full disk: the next state warns of it
                         self._outputs.write_model(model)
 
-            self._writer.submit(write, partial(self._note_saved, state.progress, self._run.seconds))
+            self._writer.submit(write, partial(self._note_saved, state.progress, state.seconds))
             if wait or self._waits:
                 written = self._tell(self._writer.drain)
         self.poll.note_stall(time.monotonic() - started)

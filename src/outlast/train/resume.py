@@ -89,5 +89,10 @@ def _find(
     if rule.reason(saved.epoch, saved.selection["epochs_since_best"]):
         log.info("already complete: %d epochs; writing the outputs from the state", saved.epoch)
     else:
-        log.info("resumed: epoch %d, after step %d", saved.epoch + 1, saved.step)
+        place = f"epoch {saved.epoch + 1}, after step {saved.step}"
+        if run.validated.can_load(saved.validation):
+            place += f" and batch {saved.validation['steps']} of validation"
+        elif saved.validation:
+            place += "; validation begins anew, on another number of ranks"
+        log.info("resumed: %s", place)
     return saved

@@ -1,7 +1,7 @@
 """What must survive a kill: the live parts of a run, and what the state file holds of them."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, get_origin, get_type_hints
@@ -9,19 +9,22 @@ from typing import Any, get_origin, get_type_hints
 import torch
 from torch import nn
 
-from outlast.errors import ModelError
-from outlast.model.copies import copied, overlaps
+from outlast.model.copies import copied
 from outlast.model.weights import load_weights
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
 from outlast.train.form import Form
+from outlast.train.held import Held, named_parameters, transient_buffers
 from outlast.train.history import History
 from outlast.train.layout import load_optimizer
 from outlast.train.meter import Meter
 from outlast.train.schedule import Schedule
 from outlast.train.selection import Selection
+from outlast.train.validated import Validated, problem_of
 
-FORMAT = 5
+FORMAT = 6
+# one of format 5 has nothing of a validation, and is as good as ever
+READABLE_FORMATS = (5, FORMAT)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class SavedState:
         sums: Running sums of the current epoch, of each rank.
         history: Rows of the finished epochs.
         frozen: Names of the parameters that get no gradient.
+        validation: The validation so far, of all ranks; empty outside of one.
     """
 
     format: int
@@ -66,11 +70,18 @@ class SavedState:
     sums: list[dict[str, Any]]
     history: list[dict[str, Any]]
     frozen: list[str] = field(default_factory=list)
+    validation: dict[str, Any] = field(default_factory=dict)
 
     @property
     def progress(self) -> tuple[int, int]:
         """How far it is: larger is further, of two states of one recipe."""
         return self.epoch, self.step
+
+    @property
+    def seconds(self) -> float:
+        """Spent on what is in it, over all attempts."""
+        finished = sum(row["seconds"] for row in self.history)
+        return float(finished + self.train_seconds + self.validation.get("seconds", 0.0))
 
     def problem(self) -> str | None:
         """Tell what makes this no state, for one that came from a file."""
@@ -80,8 +91,9 @@ class SavedState:
                 return f"{name} is {type(value).__name__}"
         if min(self.epoch, self.step) < 0:
             return f"epoch {self.epoch}, step {self.step}"
-        is_table = all(isinstance(row, dict) for row in (*self.history, *self.sums))
-        return None if is_table else "a row is no row"
+        if not all(isinstance(row, dict) for row in (*self.history, *self.sums)):
+            return "a row is no row"
+        return problem_of(self.validation)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, without copying tensors."""
@@ -141,8 +153,9 @@ class RunState:
     history: History
     position: Position
     best_weights: dict[str, Any]
+    validated: Validated
     _form: Form | None = None
-    _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
+    _held: Held | None = None
 
     def note_form(self) -> None:
         """Note how the network was built: as the next attempt will find it, too."""
@@ -156,12 +169,10 @@ class RunState:
         """
         if self._form is not None:
             self._form.refuse_changed()
-        weights, buffers = self.model.state_dict(), _transient_buffers(self.model)
-        if self._held is not None:
-            held, buffers = self._held
-            for name in weights.keys() - {name for name, _ in _parameters(self.model)}:
-                del weights[name]  # what validation has added
-            weights.update(held)
+        weights, buffers, held = self.model.state_dict(), transient_buffers(self.model), self._held
+        if held is not None:
+            held.put_into(weights)
+            buffers = held.buffers
         return SavedState(
             format=FORMAT,
             recipe=recipe,
@@ -178,48 +189,35 @@ class RunState:
             selection=self.selection.state_dict(),
             sums=self.meter.state(),
             history=self.history.rows,
-            frozen=[name for name, one in _parameters(self.model) if not one.requires_grad],
+            frozen=[name for name, one in named_parameters(self.model) if not one.requires_grad],
+            validation=self.validated.state({} if held is None else held.changes()),
         )
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Capture, within, what the network holds beside its parameters as it is now.
 
-        For a validation: the next attempt begins it anew, and what it has counted would be
-        counted twice.
+        For a validation: the next attempt goes on with its next batch, or begins it anew, and what
+        it has counted would be counted twice.
 
         Raises:
-            ModelError: It has changed a parameter meanwhile, which may be too large to be held.
+            ModelError: It has changed a parameter meanwhile.
         """
-        versions = {name: parameter._version for name, parameter in _parameters(self.model)}
-        parameters = set(versions)
-        state = self.model.state_dict().items()
-        rest = {name: value for name, value in state if name not in parameters}
-        transient = _transient_buffers(self.model)
-        ours, buffers = copied((rest, transient))
-        # a buffer in the memory of a parameter stays there
-        shared = overlaps({**dict(_parameters(self.model)), **_tensors(rest), **transient})
-        for copies, originals in ((ours, rest), (buffers, transient)):
-            for name in originals:
-                if shared.get(name, set()) & parameters:
-                    copies[name] = originals[name]
-        self._held = ours, buffers
+        held = self._held = Held(self.model)
+        if self.validated.network:
+            held.load_changes(self.validated.network)
+            self.validated.network = {}
         try:
             yield
         finally:
             self._held = None
-        for name, parameter in _parameters(self.model):
-            if parameter._version != versions.get(name, 0):
-                raise ModelError(
-                    f"model.network: validation changes its parameter {name}, and an attempt that"
-                    " is stopped within would change it twice; make it a buffer"
-                )
+        held.refuse_moved()
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
         load_weights(self.model, saved.weights, saved.buffers)
         frozen = set(saved.frozen)
-        for name, parameter in _parameters(self.model):
+        for name, parameter in named_parameters(self.model):
             parameter.requires_grad_(name not in frozen)
         load_optimizer(self.optimizer, saved.optimizer)
         self.clipping.load_state_dict(saved.clipping)
@@ -231,11 +229,13 @@ class RunState:
         self.history.rows = saved.history
         self.position = Position(saved.epoch, saved.step, saved.train_seconds)
         self.best_weights = saved.best_weights
+        self.validated.load(saved.validation)
 
     @property
     def seconds(self) -> float:
-        """Spent on what the state holds, over all attempts."""
-        return float(sum(self.history.column("seconds"))) + self.position.train_seconds
+        """Spent on what is done, over all attempts."""
+        finished = float(sum(self.history.column("seconds")))
+        return finished + self.position.train_seconds + self.validated.seconds
 
     def keep_best(self) -> None:
         """Remember the weights as they are now."""
@@ -245,18 +245,4 @@ class RunState:
         """Move on; the sums of the epoch before are gone."""
         self.position = Position(self.position.epoch + 1)
         self.meter.start_epoch()
-
-
-def _parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-    return model.named_parameters(remove_duplicate=False)
-
-
-def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-
-
-def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers that the state dict leaves out: no kill may change those either."""
-    kept = model.state_dict().keys()
-    buffers = model.named_buffers(remove_duplicate=False)
-    return {name: buffer for name, buffer in buffers if name not in kept}
+        self.validated.clear()

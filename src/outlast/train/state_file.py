@@ -10,7 +10,7 @@ import torch
 
 from outlast.errors import CheckpointError
 from outlast.files import digest, is_intact
-from outlast.train.state import FORMAT, SavedState
+from outlast.train.state import FORMAT, READABLE_FORMATS, SavedState
 
 # between two looks at a file that cannot be read: a network file system may be back in seconds
 PATIENCE_S = (0.2, 1.0, 3.0)
@@ -51,7 +51,7 @@ def read_state(path: Path, patience_s: tuple[float, ...] = PATIENCE_S) -> SavedS
     try:
         values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         found = values.get("format")
-        if found == FORMAT:
+        if found in READABLE_FORMATS:
             state = SavedState(**values)
             if problem := state.problem():
                 raise TypeError(problem)

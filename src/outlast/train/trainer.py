@@ -1,7 +1,6 @@
 """The loop: train an epoch, validate, keep the best, save; and go on where a kill left it."""
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from outlast.train.single_rows import refuse_single_rows
 from outlast.train.state import Position, RunState, Stopwatch
 from outlast.train.step import Step
 from outlast.train.untracked import Untracked
+from outlast.train.validated import Validated
 from outlast.train.validation import Validation, Validator
 
 log = logging.getLogger("outlast")
@@ -123,6 +123,7 @@ class Trainer:
         self._stopwatch = Stopwatch()
         self._trained: Row = {}
         self._validation: Validation | None = None
+        self._validation_seconds = 0.0
         self._untracked = Untracked(self.model)
         self._epoch_returned = False
 
@@ -140,6 +141,11 @@ class Trainer:
             history=History(**self.study.heads),
             position=Position(),
             best_weights={},
+            validated=Validated(
+                self.data.splits["validation"],
+                self.config.training.batch_size,
+                self.distributed,
+            ),
         )
 
     def train(
@@ -179,9 +185,8 @@ class Trainer:
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
             bars.start_epoch(run.position.epoch, run.position.step, self.num_steps)
             self.train_epoch(progress, bars.batches)
-            started = time.perf_counter()
             self.validate()
-            self._finish_epoch(time.perf_counter() - started, epochs)
+            self._finish_epoch(epochs)
         bars.start_epoch(run.position.epoch, 0, self.num_steps)
         if stopped == "early_stopping":
             stalled = run.selection.epochs_since_best
@@ -253,7 +258,7 @@ class Trainer:
     def validate(
         self, progress: Progress | None = None, task_id: TaskID | None = None
     ) -> tuple[float, float, float, float]:
-        """Score the whole validation split once, each row on one rank.
+        """Score the whole validation split once, each row on one rank; go on where it was stopped.
 
         Returns:
             Mean loss, accuracy, AUROC, F1. All 0.0 without a validation split; an undefined
@@ -272,13 +277,17 @@ class Trainer:
 
         self._step.gradients.sync_buffers()
         self._keeper.poll.expect_other_steps()
+        validated = self.run.validated
+        validated.start()
+        _advance(progress, task_id, validated.steps)
         with self.run.held():
-            result = self._validator.validate(seed_batch, at_boundary)
+            result = self._validator.validate(validated, seed_batch, at_boundary)
         self._step.gradients.sync_buffers()  # it may have changed them, on each rank otherwise
-        self._validation = result
+        self._validation, self._validation_seconds = result, validated.read()
+        validated.clear()
         return result.loss or 0.0, result.accuracy or 0.0, result.auc or 0.0, result.f1 or 0.0
 
-    def _finish_epoch(self, validation_seconds: float, epochs: int) -> None:
+    def _finish_epoch(self, epochs: int) -> None:
         """Book the epoch: history, schedule, best; then the state, and only then the model."""
         reach("epoch")
         run, found, number = self.run, self._validation, self.run.position.epoch + 1
@@ -294,7 +303,7 @@ class Trainer:
             "val_f1": found.f1 if found else None,
             "val_selection": value,
             "learning_rate": rate,
-            "seconds": train_seconds + validation_seconds,
+            "seconds": train_seconds + self._validation_seconds,
             "samples_per_second": len(self.data.splits["train"]) / max(train_seconds, 1e-9),
             "val_reg_loss": found.regression if found else None,
         }
@@ -360,6 +369,6 @@ class Trainer:
         return len(self.data.splits["validation"]) > 0
 
 
-def _advance(progress: Progress | None, task_id: TaskID | None) -> None:
+def _advance(progress: Progress | None, task_id: TaskID | None, steps: int = 1) -> None:
     if progress is not None and task_id is not None:
-        progress.advance(task_id)
+        progress.advance(task_id, steps)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from outlast.data.sampling import batch_of, cut, num_steps
 from outlast.objective.scores import Scores, score
 from outlast.train.setup import Setup
+from outlast.train.validated import Validated
 
 log = logging.getLogger("outlast")
 
@@ -57,17 +57,22 @@ class Validator:
         self._has_warned = False
 
     def validate(
-        self, seed_batch: Callable[[int], None], at_boundary: Callable[[], None]
+        self,
+        validated: Validated,
+        seed_batch: Callable[[int], None],
+        at_boundary: Callable[[], None],
     ) -> Validation:
         """Return the metrics of the whole split, each row predicted once. Collective.
 
         Args:
+            validated: What is done already, by an attempt that was stopped within.
             seed_batch: Called before each batch with its number: a network may draw random
                 numbers here too, and a resumed run must draw the same.
             at_boundary: Called after each batch, equally often on every rank.
         """
         ranks = self._setup.distributed
-        found = self._predict(seed_batch, at_boundary)
+        self._predict(validated, seed_batch, at_boundary)
+        found = validated.gather()
         result = ranks.broadcast(self._score(found) if ranks.is_main else None)
         assert result is not None, "rank 0 has scored"
         if ranks.is_main:
@@ -77,27 +82,20 @@ class Validator:
     # not inference_mode: tensors that a network or a copy keeps from here must do in training
     @torch.no_grad()
     def _predict(
-        self, seed_batch: Callable[[int], None], at_boundary: Callable[[], None]
-    ) -> Tensor:
-        """Return float32 outputs of the split, (rows, outputs), on the host of every rank.
-
-        Unpadded shards: their sizes differ by one row at most, and with few rows some are empty.
-        """
-        setup, ranks = self._setup, self._setup.distributed
-        rows, batch_size = setup.data.splits["validation"], setup.section.batch_size
-        shares = [cut(rows, ranks.world_size, rank) for rank in range(ranks.world_size)]
-        setup.network.eval()
-        outputs: list[Tensor] = []
-        for step in range(num_steps(max(map(len, shares)), batch_size)):
-            part = batch_of(shares[ranks.rank], step, batch_size)
-            if len(part):
-                seed_batch(step)
-                outputs.append(self._forward(setup.reader.read(part).inputs))
+        self,
+        validated: Validated,
+        seed_batch: Callable[[int], None],
+        at_boundary: Callable[[], None],
+    ) -> None:
+        """Predict the rows that are left."""
+        self._setup.network.eval()
+        while validated.steps < validated.num_steps:
+            rows, outputs = validated.next_rows(), None
+            if len(rows):
+                seed_batch(validated.steps)
+                outputs = self._forward(self._setup.reader.read(rows).inputs)
+            validated.add(outputs)
             at_boundary()
-        # a rank without a row has not seen how wide they are; with few rows, that is rank 0
-        width = max(ranks.gather(outputs[0].shape[1] if outputs else 0))
-        own = torch.cat(outputs) if outputs else torch.empty(0, width)
-        return ranks.gather_rows(own, [len(share) for share in shares])
 
     def _forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return logits, and behind them what the regression predicts, float32 (rows, outputs)."""
