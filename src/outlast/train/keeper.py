@@ -147,7 +147,9 @@ class Keeper:
         started = time.monotonic()
         self._check()
         reach("snapshot")
+        copying = time.monotonic()
         state, written = self._run.capture(self._recipe), True
+        copy_seconds = time.monotonic() - copying
         if self._distributed.is_main:
             self._is_best_owed |= is_best
             if postpone and self._writer.is_busy:
@@ -155,8 +157,10 @@ class Keeper:
                 self.poll.hasten()
                 return True
             self._tell(self._writer.drain)
+            copying = time.monotonic()
             model = self._outputs.model(self._run) if self._is_best_owed else None
             copied = self._writer.copy(state)
+            copy_seconds += time.monotonic() - copying
             self._is_owed = self._is_best_owed = False
             reach("copied")
 
@@ -169,7 +173,7 @@ class Keeper:
             self._writer.submit(write, partial(self._note_saved, state.progress, self._run.seconds))
             if wait or self._waits:
                 written = self._tell(self._writer.drain)
-        self.poll.note_stall(time.monotonic() - started)
+        self.poll.note_copy(copy_seconds, time.monotonic() - started)
         return written
 
     def _note_saved(self, progress: tuple[int, int], trained: float, took: float) -> None:
