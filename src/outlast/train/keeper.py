@@ -12,6 +12,7 @@ from outlast.distributed import Distributed
 from outlast.errors import (
     InterruptedRunError,
     LostClaimError,
+    ModelError,
     OutlastError,
     RepeatedFailureError,
 )
@@ -25,6 +26,7 @@ from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
 from outlast.train.outputs import Outputs
 from outlast.train.poll import Poll
+from outlast.train.readable import refuse_unreadable
 from outlast.train.resume import resume
 from outlast.train.selection import StoppingRule
 from outlast.train.state import RunState
@@ -80,7 +82,7 @@ class Keeper:
         self._ledger = ledger
         self._saved = (0, 0)
         self._is_owed = self._is_best_owed = False
-        self._is_complete = False
+        self._is_complete = self._has_begun = False
 
     def resume(self, rule: StoppingRule) -> None:
         """Go on from the state in the folder, if there is one. Collective."""
@@ -98,6 +100,7 @@ class Keeper:
 
         Raises:
             RepeatedFailureError: An earlier attempt failed from this very state.
+            ModelError: A state of this network could not be read again.
         """
         if self._ledger:
             self._ledger.begin(*self._saved, self._run.seconds)
@@ -106,6 +109,19 @@ class Keeper:
             why = self._failures.why_refused(self._recipe, self._saved)
         if why := self._distributed.broadcast(why):
             raise RepeatedFailureError(why)
+        if not self._is_complete:
+            self._refuse_unreadable()
+        self._has_begun = True
+
+    def _refuse_unreadable(self) -> None:
+        state, problem = self._run.capture(self._recipe), None
+        if self._distributed.is_main:
+            try:
+                refuse_unreadable(state.as_dict())
+            except ModelError as error:
+                problem = str(error)
+        if problem := self._distributed.broadcast(problem):
+            raise ModelError(problem)
 
     def at_boundary(self, num_steps: int) -> None:
         """Save or stop here, if it is time. Every rank passes the same boundaries.
@@ -196,8 +212,9 @@ class Keeper:
         if self._ledger:
             with contextlib.suppress(OSError, OutlastError):  # the error itself is the news
                 self._writer.drain()
-            with contextlib.suppress(OSError, LostClaimError):
-                self._failures.note(error, self._recipe, self._saved)
+            if self._has_begun:  # what comes before a step comes again in seconds anyway
+                with contextlib.suppress(OSError, LostClaimError):
+                    self._failures.note(error, self._recipe, self._saved)
             self._ledger.fail(error)
 
     def finish(self, stopped: str) -> dict[str, Any]:
