@@ -17,6 +17,7 @@ from outlast.errors import (
     RepeatedFailureError,
 )
 from outlast.faults import reach
+from outlast.files import UnconfirmedError
 from outlast.recipe import Recipe
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
@@ -33,6 +34,8 @@ from outlast.train.state import RunState
 from outlast.train.writer import Writer
 
 log = logging.getLogger("outlast")
+
+UNCONFIRMED = "state written, but not confirmed by the disk (%s): a power cut may undo it, going on"
 
 
 class Keeper:
@@ -181,7 +184,10 @@ class Keeper:
             reach("copied")
 
             def write() -> None:
-                self._checkpoints.save(copied)
+                try:
+                    self._checkpoints.save(copied)
+                except UnconfirmedError as error:
+                    log.warning(UNCONFIRMED, error)
                 if model is not None:
                     with contextlib.suppress(OSError):  # a full disk: the next state warns of it
                         self._outputs.write_model(model)
