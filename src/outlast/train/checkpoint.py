@@ -15,7 +15,7 @@ from outlast.errors import CheckpointError
 from outlast.files import TEMPORARY_MARK, remove_leftovers, seal_into, write_atomically
 from outlast.model.weights import is_extra_state
 from outlast.recipe import Recipe, changed_keys, fingerprint, is_same
-from outlast.train.claim import Claim, Unclaimed
+from outlast.train.claim import Claim, Unclaimed, writing
 from outlast.train.readable import refuse_unreadable
 from outlast.train.state import FORMAT, SavedState
 from outlast.train.state_file import UnusableState, read_state
@@ -49,13 +49,9 @@ class Checkpoints:
             seal_into(file, partial(torch.save, state.as_dict()))
             size = file.tell()
 
-        self._claim.ensure()
-        refuse_unreadable(self._doubtful(state))
-        try:
+        with writing(self._claim):
+            refuse_unreadable(self._doubtful(state))
             write_atomically(self.current, write, self.previous, self._claim.staging)
-        except OSError:
-            self._claim.ensure()  # lost while it was written?
-            raise
         return size
 
     def _doubtful(self, state: SavedState) -> dict[str, Any]:
@@ -170,27 +166,26 @@ class Checkpoints:
 
     def _rename(self, path: Path, name: Path) -> None:
         """Rename in steps of which none is possible once the claim is lost, and none loses data."""
-        self._claim.ensure()
-        second = self._claim.staging / f"second{TEMPORARY_MARK}{os.getpid()}"
-        second.unlink(missing_ok=True)
-        try:
-            second.hardlink_to(path)
-        except FileNotFoundError:
-            self._claim.ensure()
-            raise
-        except OSError:  # a folder of that name, or a file system without hard links
-            path.replace(name)
-            return
-        second.replace(name)
+        with writing(self._claim):
+            second = self._claim.staging / f"second{TEMPORARY_MARK}{os.getpid()}"
+            second.unlink(missing_ok=True)
+            try:
+                second.hardlink_to(path)
+            except FileNotFoundError:
+                raise
+            except OSError:  # a folder of that name, or a file system without hard links
+                path.replace(name)
+                return
+            second.replace(name)
         self._drop(path)
 
     def _drop(self, path: Path) -> None:
         """Remove a name, unless the claim is lost."""
-        self._claim.ensure()
-        if path.exists():
-            trash = self._claim.staging / f"trash{TEMPORARY_MARK}{os.getpid()}"
-            path.replace(trash)
-            trash.unlink()
+        with writing(self._claim):
+            if path.exists():
+                trash = self._claim.staging / f"trash{TEMPORARY_MARK}{os.getpid()}"
+                path.replace(trash)
+                trash.unlink()
 
 
 def _read_again(path: Path) -> SavedState | None:
