@@ -18,7 +18,7 @@ from outlast.errors import (
 )
 from outlast.faults import reach
 from outlast.files import UnconfirmedError
-from outlast.recipe import Recipe
+from outlast.recipe import Recipe, fingerprint
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.deadline import Deadline
@@ -106,7 +106,8 @@ class Keeper:
             ModelError: A state of this network could not be read again.
         """
         if self._ledger:
-            self._ledger.begin(*self._saved, self._run.seconds)
+            name = fingerprint(self._recipe)
+            self._ledger.begin(*self._saved, self._run.seconds, name)
         why = None
         if self._ledger and not self._is_complete:
             why = self._failures.why_refused(self._recipe, self._saved)
