@@ -86,7 +86,7 @@ def measure(megabytes: int, seconds: float, folder: Path) -> None:
         beside = stalls[-1] + train_for(trainer, steps)
         assert not writer.is_busy, "the steps are to outlast the write"
         trainer._keeper._tell(writer.reap)
-        writes.append(stalls[-1] + trainer._keeper.poll._write)
+        writes.append(stalls[-1] + trainer._keeper.poll._writes[-1])
         after = train_for(trainer, steps)
         lost.append(beside - (before + after) / 2)
         before = after

@@ -17,6 +17,10 @@ from outlast.faults import reach
 TEMPORARY_MARK = ".outlast-tmp-"
 
 
+class UnconfirmedError(OSError):
+    """The new file has its name, but the disk has not confirmed it: a power cut may undo that."""
+
+
 def write_atomically(
     path: Path,
     content: bytes | Callable[[BinaryIO], None],
@@ -32,48 +36,72 @@ def write_atomically(
     Args:
         path: The file.
         content: Its new bytes, or what writes them into the open file.
-        previous: Name under which the old file is kept. At each instant ``path`` is a whole file.
-        staging: Folder of the temporary file, on the same file system. Default: that of ``path``.
+        previous: Name under which the old file is kept. At each instant both are whole files, and
+            two different ones: what had this name before keeps it until the new file is safe.
+        staging: Folder of the temporary files, on the same file system. Default: that of ``path``.
 
     Raises:
-        OSError: The disk is full or not writable. The old file is intact then.
+        UnconfirmedError: The new file is in place, and perhaps not after a power cut.
+        OSError: The disk is full or not writable. The old files are intact then.
     """
-    temporary = _temporary(path, staging)
+    temporary, second = _temporary(path, staging), None
     try:
-        with temporary.open("wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content[: len(content) // 2])
-                reach("write")
-                file.write(content[len(content) // 2 :])
-            file.flush()
-            reach("fsync")
-            os.fsync(file.fileno())
+        _write(temporary, content)
         if previous is not None and path.exists():
-            _keep_as(path, previous, _temporary(previous, staging))
+            second = _temporary(previous, staging)
+            _give_second_name(path, second)
         reach("replace")
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        _remove(temporary, second)
         raise
-    reach("replaced")
-    sync_folder(path.parent)
+    try:
+        reach("replaced")
+        sync_folder(path.parent)
+        if previous is not None and second is not None:
+            reach("previous")
+            second.replace(previous)
+    except OSError as error:
+        raise UnconfirmedError(error.errno, error.strerror, error.filename) from error
+    finally:
+        _remove(second)  # still there where both are names of one file, too
 
 
 def _temporary(path: Path, staging: Path | None) -> Path:
     return (staging or path.parent) / f"{path.name}{TEMPORARY_MARK}{os.getpid()}"
 
 
-def _keep_as(path: Path, previous: Path, second: Path) -> None:
-    """Give the file at ``path`` a second name, in place of what had that name before."""
+def _write(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+    """Write a file, to the disk."""
+    with path.open("wb") as file:
+        if callable(content):
+            content(file)
+        else:
+            file.write(content[: len(content) // 2])
+            reach("write")
+            file.write(content[len(content) // 2 :])
+        file.flush()
+        reach("fsync")
+        os.fsync(file.fileno())
+
+
+def _give_second_name(path: Path, second: Path) -> None:
+    """Let ``second`` be a name of the file at ``path``; else a copy of it, on the disk."""
     second.unlink(missing_ok=True)
     try:
         second.hardlink_to(path)
     except OSError:  # a file system without hard links
-        shutil.copyfile(path, second)
-    second.replace(previous)
+        with path.open("rb") as old, second.open("wb") as new:
+            shutil.copyfileobj(old, new)
+            new.flush()
+            os.fsync(new.fileno())
+
+
+def _remove(*leftovers: Path | None) -> None:
+    for leftover in leftovers:
+        if leftover is not None:
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any, staging: Path | None = None) -> None:
@@ -124,9 +152,7 @@ def sync_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path) -> list[Path]:
     """Remove the temporary files that a killed writer left in ``folder``; return them."""
     leftovers = sorted(folder.glob(f"*{TEMPORARY_MARK}*"))
-    for leftover in leftovers:
-        with contextlib.suppress(OSError):
-            leftover.unlink(missing_ok=True)
+    _remove(*leftovers)
     return leftovers
 
 

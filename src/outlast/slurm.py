@@ -7,6 +7,22 @@ import time
 from collections.abc import Sequence
 
 TIMEOUT_S = 10
+# Of these nothing of a job runs any more. Any other name, that of a later SLURM too, may be one of
+# a job that runs or will again: SUSPENDED, COMPLETING, REQUEUED; REVOKED runs on another cluster.
+ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "LAUNCH_FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+}
+# where a user has chosen another cluster for his jobs
+CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 
 
 def own_job() -> str | None:
@@ -20,17 +36,23 @@ def own_cluster() -> str | None:
 
 
 def has_ended(job: str) -> bool:
-    """Tell whether SLURM says that a job runs no more; False where it does not answer."""
+    """Tell whether SLURM says that a job runs no more; False where it does not answer.
+
+    An answer without the job is none: it may be hidden from us, or slurmctld have just started.
+    """
     asked = _squeue(job, "%T")
     if asked is None:
         return False
     if asked.returncode != 0:
         return "Invalid job id" in asked.stderr
-    return not asked.stdout.strip()
+    states = asked.stdout.split()
+    return bool(states) and set(states) <= ENDED
 
 
 def lost_jobs(jobs: Sequence[str]) -> dict[str, str]:
     """Return those of our jobs whose end is none that Snakemake knows, each with the reason."""
+    if any(os.environ.get(name) for name in CLUSTERS):
+        return {}  # sbatch has sent them to a cluster that is not asked here
     asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"])
     if asked is None or asked.returncode != 0:
         return {}  # slurmctld is away, and will be back
@@ -52,12 +74,14 @@ def end_of(job: str) -> float | None:
 
 
 def _squeue(job: str, form: str) -> "subprocess.CompletedProcess[str] | None":
-    return _run(["squeue", "--noheader", "--jobs", job, "--format", form])
+    return _run(["squeue", "--noheader", "--states=all", "--jobs", job, "--format", form])
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str] | None":
-    # the form of times is the user's to choose, and `relative` is none that can be read
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
+    # What a user has set for his own looks at the queue would hide jobs here: partition, states,
+    # users, cluster. And `relative`, a form of times, is none that can be read.
+    environment = {name: value for name, value in os.environ.items() if not _is_filter(name)}
+    environment["SLURM_TIME_FORMAT"] = "standard"
     try:
         return subprocess.run(
             command,
@@ -70,3 +94,7 @@ def _run(command: list[str]) -> "subprocess.CompletedProcess[str] | None":
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+def _is_filter(name: str) -> bool:
+    return name.startswith("SQUEUE_") or name in CLUSTERS

@@ -33,7 +33,8 @@ from outlast.faults import POINTS
 
 KILLS_PER_LIFE = 8
 PATIENCE_S = 180  # an attempt that takes longer hangs
-ONLY_RANK_0 = {"claim", "beat", "copied", "write", "fsync", "replace", "replaced", "outputs", "end"}
+DISK = ["write", "fsync", "replace", "replaced", "previous"]
+ONLY_RANK_0 = {"claim", "beat", "copied", *DISK, "outputs", "end"}
 ONCE = {"import", "claim", "beat", "resume", "outputs", "end", "leave"}
 IMAGES: dict[str, Any] = {
     "data": {"source": "digits", "normalize": "per_sample"},
@@ -95,7 +96,7 @@ def draw(dice: random.Random, world_size: int) -> Blow:
             "SIGSTOP, then SIGKILL", f"{before} do=SIGSTOP to={to} for={seconds:.1f}; {kill}"
         )
     name = dice.choice(["ENOSPC", "EIO", "EROFS", "sleep"])
-    place = dice.choice(["write", "fsync", "replace", "replaced"])
+    place = dice.choice(DISK)
     times = dice.randint(1, 6)
     fault = f"point={place} at={dice.randint(1, 12)} times={times} do={name} for=0.3; {kill}"
     return Blow("failing disk, then SIGKILL", fault)

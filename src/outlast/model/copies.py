@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.errors import CheckpointError
+from outlast.errors import ModelError
 
 
 def copied(value: Any, before: Any = None) -> Any:
@@ -22,7 +22,7 @@ def copied(value: Any, before: Any = None) -> Any:
             memory that is new to the process costs as much as the copying itself.
 
     Raises:
-        CheckpointError: It holds something that cannot be copied.
+        ModelError: It holds something that cannot be copied.
     """
     tensors: list[Tensor] = []
     _collect(value, tensors, set())
@@ -127,8 +127,10 @@ class _Copying:
             return type(value)(map(self.copy, value, places))
         try:
             return copy.deepcopy(value, self._done)
+        except MemoryError:
+            raise
         except Exception as error:  # a lock, an open file
-            raise CheckpointError(
+            raise ModelError(
                 "model.network: its state holds something else than tensors and plain values"
                 f" ({error}); correct its get_extra_state()"
             ) from error

@@ -3,13 +3,11 @@
 Not a declared output on purpose: Snakemake deletes the declared outputs of a failed job.
 """
 
-import io
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
@@ -17,7 +15,8 @@ from outlast.errors import CheckpointError
 from outlast.files import TEMPORARY_MARK, remove_leftovers, seal_into, write_atomically
 from outlast.model.weights import is_extra_state
 from outlast.recipe import Recipe, changed_keys, fingerprint, is_same
-from outlast.train.claim import Claim, Unclaimed
+from outlast.train.claim import Claim, Unclaimed, writing
+from outlast.train.readable import refuse_unreadable
 from outlast.train.state import FORMAT, SavedState
 from outlast.train.state_file import UnusableState, read_state
 
@@ -33,15 +32,15 @@ class Checkpoints:
         self.folder, self._claim = folder, claim or Unclaimed(folder)
         self.current = folder / MODEL_RESUME
         self.previous = folder / MODEL_RESUME_PREVIOUS
-        self._is_readable = False
+        self._is_seen = False
 
     def save(self, state: SavedState) -> int:
         """Write the state, keep the one before as the previous generation; return its bytes.
 
         Raises:
             OSError: Not written; the old state is intact.
-        LostClaimError: Not written: the folder is another attempt's now.
-            CheckpointError: The network puts something into its state that cannot be read back.
+            LostClaimError: Not written: the folder is another attempt's now.
+            ModelError: The network puts something into its state that cannot be read back.
         """
         size = 0
 
@@ -49,19 +48,25 @@ class Checkpoints:
             nonlocal size
             seal_into(file, partial(torch.save, state.as_dict()))
             size = file.tell()
-            if not self._is_readable:
-                file.flush()
-                _check_readable(Path(file.name))
-                self._is_readable = True
 
-        self._claim.ensure()
-        _check_extra_state(state)
-        try:
+        with writing(self._claim):
+            refuse_unreadable(self._doubtful(state))
             write_atomically(self.current, write, self.previous, self._claim.staging)
-        except OSError:
-            self._claim.ensure()  # lost while it was written?
-            raise
         return size
+
+    def _doubtful(self, state: SavedState) -> dict[str, Any]:
+        """Return what may be unreadable: all at first, then what a network is free to change."""
+        if not self._is_seen:
+            self._is_seen = True
+            return state.as_dict()
+        network = state.validation.get("network", {})
+        parts = enumerate((state.weights, network.get("rest", {})))
+        return {
+            f"{number}.{name}": part[name]
+            for number, part in parts
+            for name in part
+            if is_extra_state(name)
+        }
 
     def load(
         self, recipe: Recipe, refusal: Callable[[SavedState], str | None] = lambda state: None
@@ -168,27 +173,26 @@ class Checkpoints:
 
     def _rename(self, path: Path, name: Path) -> None:
         """Rename in steps of which none is possible once the claim is lost, and none loses data."""
-        self._claim.ensure()
-        second = self._claim.staging / f"second{TEMPORARY_MARK}{os.getpid()}"
-        second.unlink(missing_ok=True)
-        try:
-            second.hardlink_to(path)
-        except FileNotFoundError:
-            self._claim.ensure()
-            raise
-        except OSError:  # a folder of that name, or a file system without hard links
-            path.replace(name)
-            return
-        second.replace(name)
+        with writing(self._claim):
+            second = self._claim.staging / f"second{TEMPORARY_MARK}{os.getpid()}"
+            second.unlink(missing_ok=True)
+            try:
+                second.hardlink_to(path)
+            except FileNotFoundError:
+                raise
+            except OSError:  # a folder of that name, or a file system without hard links
+                path.replace(name)
+                return
+            second.replace(name)
         self._drop(path)
 
     def _drop(self, path: Path) -> None:
         """Remove a name, unless the claim is lost."""
-        self._claim.ensure()
-        if path.exists():
-            trash = self._claim.staging / f"trash{TEMPORARY_MARK}{os.getpid()}"
-            path.replace(trash)
-            trash.unlink()
+        with writing(self._claim):
+            if path.exists():
+                trash = self._claim.staging / f"trash{TEMPORARY_MARK}{os.getpid()}"
+                path.replace(trash)
+                trash.unlink()
 
 
 def _read_again(path: Path) -> SavedState | None:
@@ -197,35 +201,3 @@ def _read_again(path: Path) -> SavedState | None:
         return read_state(path, patience_s=())
     except (UnusableState, CheckpointError):
         return None
-
-
-def _check_extra_state(state: SavedState) -> None:
-    """Refuse at each save what a network gives and no attempt could load: it may change."""
-    network = state.validation.get("network", {})
-    parts = state.weights, network.get("rest", {})
-    extra = [part[name] for part in parts for name in part if is_extra_state(name)]
-    if extra:
-        content = io.BytesIO()
-        try:
-            torch.save(extra, content)
-        except Exception as error:  # a class that pickle does not find by its name
-            raise _unreadable(str(error)) from error
-        content.seek(0)
-        _check_readable(content)
-
-
-def _check_readable(path: Path | BinaryIO) -> None:
-    """Refuse at the first save what no attempt could load: it would start over for ever."""
-    try:
-        # all but the numbers: on this device there are none
-        torch.load(path, weights_only=True, map_location="meta")
-    except Exception as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        raise _unreadable(named[1] if named else str(error).splitlines()[0]) from error
-
-
-def _unreadable(what: str) -> CheckpointError:
-    return CheckpointError(
-        f"model.network: its state holds something else than tensors and plain values ({what});"
-        " correct its get_extra_state()"
-    )

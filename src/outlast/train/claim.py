@@ -18,7 +18,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,23 @@ class Unclaimed:
     def ensure(self) -> None:
         """Make the folder if somebody has removed it."""
         self.staging.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def writing(claim: Claim | Unclaimed) -> Iterator[None]:
+    """Write, within, as the owner of the folder.
+
+    Raises:
+        LostClaimError: It is another attempt's, which may be why the write has failed.
+        OSError: That of the write.
+    """
+    claim.ensure()
+    try:
+        yield
+    except OSError:
+        with contextlib.suppress(OSError):  # what the write has met says more
+            claim.ensure()
+        raise
 
 
 def _read(path: Path) -> dict[str, Any]:

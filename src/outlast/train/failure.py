@@ -13,7 +13,7 @@ from outlast.errors import ModelError, NonFiniteLossError
 from outlast.files import read_json, write_json
 from outlast.model.file import versions
 from outlast.recipe import Recipe, fingerprint
-from outlast.train.claim import Claim, Unclaimed
+from outlast.train.claim import Claim, Unclaimed, writing
 from outlast.train.selection import StoppingRule
 
 FAILURE_JSON = "failure.json"
@@ -56,8 +56,8 @@ class Failures:
         """
         if isinstance(error, DETERMINISTIC):
             content = {"key": self._key(recipe, saved), "error": str(error)}
-            self._claim.ensure()
-            write_json(self._path, content, self._claim.staging)
+            with writing(self._claim):
+                write_json(self._path, content, self._claim.staging)
 
     def clear(self) -> None:
         """Forget it: the run is at its end, and a file that cannot be removed is in nobody's way.

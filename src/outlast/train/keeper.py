@@ -12,11 +12,13 @@ from outlast.distributed import Distributed
 from outlast.errors import (
     InterruptedRunError,
     LostClaimError,
+    ModelError,
     OutlastError,
     RepeatedFailureError,
 )
 from outlast.faults import reach
-from outlast.recipe import Recipe
+from outlast.files import UnconfirmedError
+from outlast.recipe import Recipe, fingerprint
 from outlast.train.checkpoint import Checkpoints
 from outlast.train.claim import Claim, Unclaimed
 from outlast.train.deadline import LEAVE_S, Deadline
@@ -25,12 +27,15 @@ from outlast.train.interrupt import Interrupt
 from outlast.train.ledger import Ledger
 from outlast.train.outputs import Outputs
 from outlast.train.poll import Poll
+from outlast.train.readable import refuse_unreadable
 from outlast.train.resume import resume
 from outlast.train.selection import StoppingRule
 from outlast.train.state import RunState
 from outlast.train.writer import Writer
 
 log = logging.getLogger("outlast")
+
+UNCONFIRMED = "state written, but not confirmed by the disk (%s): a power cut may undo it, going on"
 
 
 class Keeper:
@@ -81,7 +86,7 @@ class Keeper:
         self._ledger = ledger
         self._saved = (0, 0)
         self._is_owed = self._is_best_owed = False
-        self._is_complete = self._is_short_told = False
+        self._is_complete = self._has_begun = self._is_short_told = False
         self._boundaries = 0
 
     def resume(self, rule: StoppingRule) -> None:
@@ -100,16 +105,31 @@ class Keeper:
 
         Raises:
             RepeatedFailureError: An earlier attempt failed from this very state.
+            ModelError: A state of this network could not be read again.
         """
         if self._ledger:
-            self._ledger.begin(*self._saved, self._run.seconds)
+            name = fingerprint(self._recipe)
+            self._ledger.begin(*self._saved, self._run.seconds, name)
         why = None
         if self._ledger and not self._is_complete:
             why = self._failures.why_refused(self._recipe, self._saved)
         if why := self._distributed.broadcast(why):
             raise RepeatedFailureError(why)
-        if not self._is_complete and (left := self._deadline.seconds_left) is not None:
-            self._tell_short(left < LEAVE_S)
+        if not self._is_complete:
+            self._refuse_unreadable()
+            if (left := self._deadline.seconds_left) is not None:
+                self._tell_short(left < LEAVE_S)
+        self._has_begun = True
+
+    def _refuse_unreadable(self) -> None:
+        state, problem = self._run.capture(self._recipe), None
+        if self._distributed.is_main:
+            try:
+                refuse_unreadable(state.as_dict())
+            except ModelError as error:
+                problem = str(error)
+        if problem := self._distributed.broadcast(problem):
+            raise ModelError(problem)
 
     def at_boundary(self, num_steps: int) -> None:
         """Save or stop here, if it is time. Every rank passes the same boundaries.
@@ -162,7 +182,9 @@ class Keeper:
         started = time.monotonic()
         self._check()
         reach("snapshot")
+        copying = time.monotonic()
         state, written = self._run.capture(self._recipe), True
+        copy_seconds = time.monotonic() - copying
         if self._distributed.is_main:
             self._is_best_owed |= is_best
             if postpone and self._writer.is_busy:
@@ -170,13 +192,18 @@ class Keeper:
                 self.poll.hasten()
                 return True
             self._tell(self._writer.drain)
+            copying = time.monotonic()
             model = self._outputs.model(self._run) if self._is_best_owed else None
             copied = self._writer.copy(state)
+            copy_seconds += time.monotonic() - copying
             self._is_owed = self._is_best_owed = False
             reach("copied")
 
             def write() -> None:
-                self._checkpoints.save(copied)
+                try:
+                    self._checkpoints.save(copied)
+                except UnconfirmedError as error:
+                    log.warning(UNCONFIRMED, error)
                 if model is not None:
                     with contextlib.suppress(OSError):  # a full disk: the next state warns of it
                         self._outputs.write_model(model)
@@ -184,7 +211,7 @@ class Keeper:
             self._writer.submit(write, partial(self._note_saved, state.progress, state.seconds))
             if wait or self._waits:
                 written = self._tell(self._writer.drain)
-        self.poll.note_stall(time.monotonic() - started)
+        self.poll.note_copy(copy_seconds, time.monotonic() - started)
         return written
 
     def _note_saved(self, progress: tuple[int, int], trained: float, took: float) -> None:
@@ -207,8 +234,9 @@ class Keeper:
         if self._ledger:
             with contextlib.suppress(OSError, OutlastError):  # the error itself is the news
                 self._writer.drain()
-            with contextlib.suppress(OSError, LostClaimError):
-                self._failures.note(error, self._recipe, self._saved)
+            if self._has_begun:  # what comes before a step comes again in seconds anyway
+                with contextlib.suppress(OSError, LostClaimError):
+                    self._failures.note(error, self._recipe, self._saved)
             self._ledger.fail(error)
 
     def finish(self, stopped: str) -> dict[str, Any]:

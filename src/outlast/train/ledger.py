@@ -72,6 +72,7 @@ class Ledger:
             "from_epoch": None,
             "from_step": None,
             "from_seconds": 0.0,
+            "fingerprint": None,
             "epoch": None,
             "step": None,
             "kept_seconds": 0.0,
@@ -89,24 +90,32 @@ class Ledger:
         spent = time.monotonic() - self._started
         return max(0.0, spent - float(self._status["kept_seconds"]))
 
-    def begin(self, epoch: int, step: int, seconds: float) -> None:
+    def begin(self, epoch: int, step: int, seconds: float, fingerprint: str = "") -> None:
         """Note where this attempt starts.
 
         Args:
             epoch: Epochs finished.
             step: Steps done in the current one.
             seconds: Trained so far, over all attempts.
+            fingerprint: Of the recipe, which is that of the state.
         """
         self._status |= {"from_epoch": epoch, "from_step": step, "from_seconds": seconds}
+        self._status["fingerprint"] = fingerprint
         self._settle_killed(epoch, step, seconds)
         self.update(epoch, step)
 
     def _settle_killed(self, epoch: int, step: int, seconds: float) -> None:
         """Count what a killed attempt had saved behind its last sign of life: it is in the state.
 
-        Attempts that ended before they began to train had nothing to save.
+        Attempts that ended before they began to train had nothing to save, and those of another
+        recipe have saved another state.
         """
-        began = [line for line in self.attempts if line.get("from_epoch") is not None]
+        ours = self._status["fingerprint"]
+        began = [
+            line
+            for line in self.attempts
+            if line.get("from_epoch") is not None and line.get("fingerprint") == ours
+        ]
         if not began or began[-1]["state"] != "killed":
             return
         line = began[-1]

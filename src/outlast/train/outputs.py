@@ -13,7 +13,7 @@ from outlast.model.heads import split_weights
 from outlast.objective.objective import Objective
 from outlast.recipe import NUMBER_SECTIONS, Recipe, fingerprint
 from outlast.sections import Config
-from outlast.train.claim import Claim, Unclaimed
+from outlast.train.claim import Claim, Unclaimed, writing
 from outlast.train.history import HISTORY_JSON
 from outlast.train.state import RunState
 
@@ -57,9 +57,13 @@ class Outputs:
         )
 
     def write_model(self, model: ModelFile) -> None:
-        """Write model_best.pt."""
-        with _named(self.folder / MODEL_BEST) as path:
-            self.claim.ensure()
+        """Write model_best.pt.
+
+        Raises:
+            OSError: Not written; the one before is intact.
+            LostClaimError: Not written: the folder is another attempt's now.
+        """
+        with _named(self.folder / MODEL_BEST) as path, writing(self.claim):
             model.save(path, self.claim.staging)
 
     def history(
@@ -85,9 +89,13 @@ class Outputs:
         }
 
     def write_history(self, content: dict[str, Any]) -> None:
-        """Write history.json."""
-        with _named(self.folder / HISTORY_JSON) as path:
-            self.claim.ensure()
+        """Write history.json.
+
+        Raises:
+            OSError: Not written; the one before is intact.
+            LostClaimError: Not written: the folder is another attempt's now.
+        """
+        with _named(self.folder / HISTORY_JSON) as path, writing(self.claim):
             write_json(path, content, self.claim.staging)
 
     def _best(self, run: RunState) -> dict[str, Any]:

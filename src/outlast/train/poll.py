@@ -2,8 +2,10 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -14,9 +16,14 @@ from outlast.train.interrupt import Interrupt
 # With several ranks each question is a collective. Asked this often, it costs nothing; and however
 # quick the steps were, the next may be slow: a signal or a deadline must not wait for many.
 ASK_EVERY_S, MOST_BOUNDARIES = 0.05, 16
-# Periodic saves stretch their interval, so that training waits for no more than this share of the
-# time, and that a slow disk is not busy with us all the time.
-STALL_SHARE, WRITE_SHARE = 0.005, 0.5
+# Periodic saves stretch their interval, so that training waits for copies for no more than this
+# share of the time, and that a slow disk is not busy with us all the time.
+COPY_SHARE, WRITE_SHARE = 0.005, 0.5
+# The median of so many saves tells how long one takes: a hiccup is no reason to save more rarely.
+REMEMBERED = 3
+# From one save to the next the interval grows at most so many times, and in all to so many times
+# `every_seconds`, or to so many seconds where that is more: nobody wants to lose an hour.
+GROWTH, MOST_TIMES, MOST_S = 2, 10, 600.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,10 @@ class Poll:
         self._deadline, self._is_writing = deadline or Deadline(), is_writing
         self._every_seconds = every_seconds
         self._countdown = self._interval = 1
-        self._stall = self._write = 0.0
+        # zeros: a single save, the first above all, tells nothing yet
+        self._copies = deque([0.0] * REMEMBERED, REMEMBERED)
+        self._writes = deque([0.0] * REMEMBERED, REMEMBERED)
+        self._most_seconds, self._stall = every_seconds, 0.0
         self._has_saved = False
         self._last_save = self._last_question = time.monotonic()
 
@@ -102,14 +112,22 @@ class Poll:
             return received.name if received else "signal on another rank"
         return "the walltime is near" if is_late else None
 
-    def note_stall(self, seconds: float) -> None:
-        """Note that a state has just been copied, and how long training waited for that."""
+    def note_copy(self, seconds: float, stall: float) -> None:
+        """Note that a state has just been copied.
+
+        Args:
+            seconds: What the copy took.
+            stall: What the whole save took of the training, with the checks and with waiting for
+                the writer and for other ranks: the deadline must leave room for that.
+        """
+        self._most_seconds = GROWTH * self._save_interval()
         self._last_save, self._has_saved = time.monotonic(), True
-        self._stall = seconds
+        self._copies.append(seconds)
+        self._stall = stall
 
     def note_write(self, seconds: float) -> None:
         """Note how long a state took to the disk."""
-        self._write = seconds
+        self._writes.append(seconds)
         self._deadline.note_save(self._stall + seconds)
 
     def _is_save_due(self) -> bool:
@@ -117,8 +135,14 @@ class Poll:
             return True
         if self._deadline.seconds_left is not None and not self._has_saved:
             return True  # at once: how long it takes tells when to leave
-        interval = max(self._every_seconds, self._stall / STALL_SHARE, self._write / WRITE_SHARE)
-        return time.monotonic() - self._last_save >= interval and not self._is_writing()
+        is_time = time.monotonic() - self._last_save >= self._save_interval()
+        return is_time and not self._is_writing()
+
+    def _save_interval(self) -> float:
+        """Return the seconds from one periodic save to the next, as things are now."""
+        wanted = max(median(self._copies) / COPY_SHARE, median(self._writes) / WRITE_SHARE)
+        most = max(MOST_TIMES * self._every_seconds, MOST_S)
+        return max(self._every_seconds, min(wanted, self._most_seconds, most))
 
     def _propose_interval(self) -> int:
         now = time.monotonic()

@@ -57,10 +57,7 @@ def read_state(path: Path, patience_s: tuple[float, ...] = PATIENCE_S) -> SavedS
                 raise TypeError(problem)
             return state
     except Exception as error:
-        # torch says so with a RuntimeError of its allocator
-        if isinstance(error, MemoryError) or (
-            isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-        ):
+        if is_lack_of_memory(error):
             raise _cannot_be_read(path, "too little memory") from error
         problem = f"no state of outlast ({type(error).__name__})"
         raise UnusableState(problem, f"damaged-{name}") from error
@@ -85,6 +82,13 @@ def _read_bytes(path: Path, patience_s: tuple[float, ...]) -> bytes | None:
                 raise _cannot_be_read(path, str(error.strerror)) from error
             time.sleep(pause)
     raise AssertionError("the last round has returned or raised")
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Tell whether an error is no word about the values: another time, there may be room."""
+    # torch says so with a RuntimeError of its allocator
+    is_of_torch = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return is_of_torch or isinstance(error, MemoryError)
 
 
 def _cannot_be_read(path: Path, why: str) -> CheckpointError:

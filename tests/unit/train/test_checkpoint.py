@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from outlast.errors import CheckpointError
+from outlast.errors import ModelError
 from outlast.files import seal
 from outlast.recipe import fingerprint
 from outlast.train.checkpoint import MODEL_RESUME, MODEL_RESUME_PREVIOUS, Checkpoints
@@ -407,7 +407,7 @@ def test_a_foreign_state_beside_our_own_generation(tmp_path: Path) -> None:
 def test_a_state_that_could_not_be_read_back_is_refused_at_the_first_save(tmp_path: Path) -> None:
     """Saved happily, it would be set aside at each attempt, and the run would never end."""
     bad = state(weights={"_extra_state": {"t": np.float64(1.0) * np.ones(2)}})
-    with pytest.raises(CheckpointError, match=r"model\.network: .*get_extra_state"):
+    with pytest.raises(ModelError, match=r"model\.network: .*get_extra_state"):
         Checkpoints(tmp_path).save(bad)
     assert names(tmp_path) == []
 
@@ -416,7 +416,7 @@ def test_a_state_that_cannot_be_read_back_replaces_none(tmp_path: Path) -> None:
     """An attempt whose network has been changed to the worse leaves what is there."""
     Checkpoints(tmp_path).save(state(1))
     before = (tmp_path / MODEL_RESUME).read_bytes()
-    with pytest.raises(CheckpointError, match="get_extra_state"):
+    with pytest.raises(ModelError, match="get_extra_state"):
         Checkpoints(tmp_path).save(state(2, buffers={"b": np.float64(1.0)}))
     assert names(tmp_path) == [MODEL_RESUME]
     assert (tmp_path / MODEL_RESUME).read_bytes() == before
@@ -435,7 +435,7 @@ def test_a_state_that_cannot_be_read_back_replaces_none(tmp_path: Path) -> None:
     ids=["sparse", "every second", "expanded", "empty", "parameter", "conjugated"],
 )
 def test_any_tensor_can_be_in_a_state(tmp_path: Path, value: torch.Tensor) -> None:
-    """The first save, which looks at what it has written, takes it; and it comes back."""
+    """The first save, which looks at what it will write, takes it; and it comes back."""
     Checkpoints(tmp_path).save(state(buffers={"b": value}))
     loaded, _ = Checkpoints(tmp_path).load(RECIPE)
     assert loaded is not None

@@ -229,37 +229,6 @@ def test_of_many_who_come_at_once_one_gets_it(attempt: int, tmp_path: Path) -> N
     assert len(list(tmp_path.glob(".writer-*"))) == 1
 
 
-SQUEUE = """\
-#!/bin/sh
-echo "$@" >> {folder}/asked
-case "$3" in 11) echo RUNNING ;; 12) echo "slurm_load_jobs error: Invalid job id specified" >&2
-exit 1 ;; 13) echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1 ;; esac
-"""
-
-
-@pytest.mark.parametrize(
-    ("job", "lives"), [("11", True), ("12", False), ("13", True), ("14", False), (None, True)]
-)
-def test_slurm_is_asked_whether_a_job_lives(
-    job: str | None, lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Running, forgotten, no answer, ended; and a job that is none. Asked once in ten seconds."""
-    tools, run = tmp_path / "bin", tmp_path / "run"
-    tools.mkdir()
-    run.mkdir()
-    (tools / "squeue").write_text(SQUEUE.format(folder=tmp_path))
-    (tools / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    put_claim(run, 1, job=job)
-    claim = Claim(run)
-    assert (claim.try_acquire() is not None) == lives
-    if lives:
-        claim.try_acquire()
-    asked = (tmp_path / "asked").read_text().splitlines() if job else []
-    assert asked == ([f"--noheader --jobs {job} --format %T"] if job else [])
-    claim.release()
-
-
 @pytest.mark.parametrize("kind", ["number", "pipe", "folder", "pid", "deep"])
 def test_an_odd_file_in_place_of_a_claim_ends_nothing(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

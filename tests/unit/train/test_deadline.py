@@ -70,7 +70,7 @@ def test_slurm_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     squeue(tmp_path, f"echo {end}", monkeypatch)
     assert Deadline.of_this_job().seconds_left == pytest.approx(3600, abs=2)
     asked = (tmp_path / "asked").read_text()
-    assert asked == "standard --noheader --jobs 7 --format %e\n"
+    assert asked == "standard --noheader --states=all --jobs 7 --format %e\n"
 
 
 def test_what_the_environment_tells_is_not_asked_for(

@@ -1,13 +1,16 @@
 """A disk that is full, read-only or broken: the old state is intact, and training goes on."""
 
 import logging
+import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import small_run
+import torch
 from small_run import make_trainer, small_config, small_data
 
 from outlast.train.state import Position
@@ -118,3 +121,29 @@ def test_a_file_system_that_cannot_sync_is_told(
     assert "state not saved ([Errno 5] Input/output error): the files are as before" in caplog.text
     assert not list(tmp_path.glob("*outlast-tmp*"))
     assert trainer._keeper.save(wait=True)
+
+
+def test_a_folder_that_cannot_sync_is_told_as_it_is(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file is there: nobody says that the files are as before, or goes on from older."""
+    trainer = make_trainer(tmp_path, small_data(train=3200), small_config(1e6, batch_size=8))
+    trainer._keeper.save(wait=True)
+    before = (tmp_path / "model_resume.pt").read_bytes()
+    trainer.train_epoch()
+    real = os.fsync
+
+    def broken(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", broken)
+        assert trainer._keeper.save(wait=True)
+    assert torch.load(tmp_path / "model_resume.pt", weights_only=True)["step"] == 400
+    assert trainer._keeper._saved == (0, 400)
+    assert (tmp_path / "model_resume.pt").read_bytes() != before
+    (line,) = (line for line in said if line.startswith("WARNING"))
+    assert "state written, but not confirmed by the disk ([Errno 5] Input/output error)" in line
+    assert not list(tmp_path.glob("*outlast-tmp*"))

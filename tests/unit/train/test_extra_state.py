@@ -1,9 +1,12 @@
 """What get_extra_state() gives: of its boundary, of its types, and refused where it is no state."""
 
+import datetime
 import threading
+import time
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ import torch
 from own_networks import Own, keeps_the_law, leaves, trainer_of
 from torch import Tensor, nn
 
-from outlast.errors import CheckpointError, ModelError
+from outlast.errors import ModelError, RepeatedFailureError
+from outlast.train.readable import refuse_unreadable
 
 
 class ExtraDict(Own):
@@ -139,7 +143,10 @@ def test_a_state_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_state_that_becomes_unreadable_is_refused(tmp_path: Path) -> None:
-    """At that save, though the one before could be read: else it would start over for ever."""
+    """At that save, though the one before could be read: else it would start over for ever.
+
+    And the next attempt before its first step: it would train an interval, and end so again.
+    """
 
     class Numpy(ExtraDict):
         def note(self) -> None:
@@ -147,10 +154,15 @@ def test_a_state_that_becomes_unreadable_is_refused(tmp_path: Path) -> None:
             if self.table["n"] > 6:
                 self.table["best"] = np.float64(1)
 
-    with pytest.raises(CheckpointError, match="correct its get_extra_state"):
+    with pytest.raises(ModelError, match="correct its get_extra_state") as first:
         trainer_of(Numpy, tmp_path).train(3, 0)
     state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
     assert state["epoch"] == 1
+    again = trainer_of(Numpy, tmp_path)
+    with pytest.raises(RepeatedFailureError) as second:
+        again.train(3, 0)
+    assert str(second.value).startswith(str(first.value))
+    assert (again.run.position.epoch, again.run.position.step) == (1, 0)
 
 
 class GetsOnly(Own):
@@ -205,6 +217,20 @@ class GivesLocal(GivesPair):
         return type("Hidden", (), {})()
 
 
+class GivesDate(GivesPair):
+    """Pickle takes it, and no state may be of it."""
+
+    def get_extra_state(self) -> Any:
+        return {"when": datetime.date(2024, 1, 1)}
+
+
+class Reinterprets(Own):
+    """A buffer that sees a weight as whole numbers: torch saves no such two."""
+
+    def extra(self) -> None:
+        self.register_buffer("bits", self.body.weight.detach().view(torch.int32))
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -212,17 +238,47 @@ class GivesLocal(GivesPair):
         (HidesItsBody, "body.weight.*no hook may leave out a parameter"),
         (GivesPair, "test_extra_state.Pair.; correct its get_extra_state"),
         (GivesLocal, "correct its get_extra_state"),
+        (GivesDate, "datetime.date.; correct its get_extra_state"),
+        (Reinterprets, "view the same data as different types"),
     ],
 )
 def test_a_state_that_does_not_come_back_is_refused_at_once(
     kind: type[Own], words: str, tmp_path: Path
 ) -> None:
-    """In a line, and not by the first attempt after a kill."""
-    trainer = trainer_of(kind, tmp_path)
-    trainer._keeper.poll._every_seconds = 0
-    with pytest.raises((ModelError, CheckpointError), match=words):
-        trainer.train(1)
-    assert trainer.run.position.epoch == 0
+    """In a line, before a step is trained in vain; and as soon as it has been corrected, it runs.
+
+    Though the recipe knows nothing of that, as where it comes from a library.
+    """
+    for _ in range(2):
+        trainer = trainer_of(kind, tmp_path)
+        trainer._keeper.poll._every_seconds = 1e6
+        with pytest.raises(ModelError, match=words):
+            trainer.train(1)
+        assert (trainer.run.position.epoch, trainer.run.position.step) == (0, 0)
+    assert not (tmp_path / "model_resume.pt").exists()
+    corrected = trainer_of(ExtraDict, tmp_path)
+    assert corrected.recipe == trainer.recipe
+    corrected.train(1)
+
+
+def test_too_little_memory_is_not_the_network_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another time, there may be room."""
+    for error in (MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: no memory")):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "save", Mock(side_effect=error))
+            with pytest.raises(type(error)) as caught:
+                refuse_unreadable({})
+            assert caught.value is error
+
+
+def test_what_stands_in_for_a_state_is_small_and_of_its_form() -> None:
+    """No number is written, however many there are; lists that hold themselves are no trouble."""
+    large = torch.zeros(1 << 28, dtype=torch.bool)
+    endless: list[Any] = [large, (large, {"a": large[::2]})]
+    endless.append(endless)
+    started = time.perf_counter()
+    refuse_unreadable({"a": OrderedDict(b=endless), "c": torch.eye(2).to_sparse()})
+    assert time.perf_counter() - started < 1
 
 
 def test_set_extra_state_gets_a_copy(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_one_rank_saves_when_it_is_time() -> None:
     assert poll.ask() == Answer()
     time.sleep(0.11)
     assert poll.ask() == Answer(save=True)
-    poll.note_stall(0.0)
+    poll.note_copy(0.0, 0.0)
     assert poll.ask() == Answer()
 
 
@@ -112,4 +112,4 @@ def test_every_boundary_saves_when_the_interval_is_zero() -> None:
     poll = Poll(Distributed(), Interrupt(), every_seconds=0)
     for _ in range(3):
         assert poll.ask() == Answer(save=True)
-        poll.note_stall(0.0)
+        poll.note_copy(0.0, 0.0)

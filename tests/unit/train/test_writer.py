@@ -12,12 +12,9 @@ import pytest
 import torch
 from small_run import make_trainer, small_config, small_data, study_config, study_data
 
-from outlast.distributed import Distributed
 from outlast.errors import InterruptedRunError, LostClaimError
 from outlast.files import write_atomically
 from outlast.train import checkpoint
-from outlast.train.interrupt import Interrupt
-from outlast.train.poll import Poll
 from outlast.train.state import FORMAT, SavedState
 from outlast.train.trainer import Trainer
 from outlast.train.writer import Writer, copy_of
@@ -307,35 +304,6 @@ def test_an_error_is_told_once() -> None:
     writer.drain()
     assert not writer.is_busy
     assert 0.05 <= done[0] < 1
-
-
-@pytest.mark.parametrize(
-    ("every", "stall", "write", "interval"),
-    [(10, 0, 0, 10), (10, 0.04, 4, 10), (10, 0.1, 0, 20), (10, 0, 30, 60), (0, 9, 9, 0)],
-)
-def test_the_interval_stretches(
-    every: float, stall: float, write: float, interval: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stalls take no more than half a percent, the disk is ours half the time; 0 stays 0."""
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    poll = Poll(Distributed(), Interrupt(), every)
-    poll.note_stall(stall)
-    poll.note_write(write)
-    now = 100 + interval - 0.01
-    assert poll.ask().save == (interval == 0)
-    now = 100 + interval + 0.01
-    assert poll.ask().save
-
-
-def test_none_is_due_while_one_is_on_its_way() -> None:
-    """However slow it is."""
-    busy = True
-    poll = Poll(Distributed(), Interrupt(), 1e-9, None, lambda: busy)
-    time.sleep(0.01)
-    assert not poll.ask().save
-    busy = False
-    assert poll.ask().save
 
 
 def test_short_epochs_do_not_wait_for_a_slow_disk(tmp_path: Path, disk: Disk) -> None:
