@@ -25,7 +25,7 @@ from outlast.model.build import build_network
 from outlast.objective.build import build_objective
 from outlast.train.checkpoint import MODEL_RESUME, Checkpoints
 from outlast.train.run import build_optimizer
-from outlast.train.seeding import seed_everything
+from outlast.model.seeding import seed_everything
 from outlast.train.trainer import Trainer
 
 CONFIG = Path(__file__).parents[1] / "config/config.yaml"

@@ -15,6 +15,7 @@ from outlast.errors import CheckpointError
 from outlast.files import is_intact, seal_into, write_atomically
 from outlast.model.build import build_network
 from outlast.model.heads import StudyNetwork, heads_from
+from outlast.model.seeding import randomness_kept, seed_everything
 from outlast.model.weights import load_weights
 from outlast.sections import ModelSection
 
@@ -70,10 +71,21 @@ class ModelFile:
 
         write_atomically(path, write, staging=staging)
 
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+        return int(self.config.get("training", {}).get("seed", 0))
+
     def build(self) -> nn.Module:
-        """Return the network with these weights, in evaluation mode."""
+        """Return the network with these weights, in evaluation mode.
+
+        Built from the seed of the training: what its constructor draws and no state dict holds,
+        such as random features in a plain attribute, is what the weights were trained with.
+        """
         section = ModelSection.model_validate(self.config["model"])
-        network = build_network(section, self.row_shapes, self.num_outputs)
+        with randomness_kept():
+            seed_everything(self.seed, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            network = build_network(section, self.row_shapes, self.num_outputs)
         load_weights(network, self.weights)
         return network.eval()
 

@@ -29,7 +29,7 @@ from outlast.train.interrupt import Interrupt
 from outlast.train.layout import form_of, refuse_scattered
 from outlast.train.ledger import Ledger
 from outlast.train.progress import reporting
-from outlast.train.seeding import seed_everything
+from outlast.model.seeding import seed_everything
 from outlast.train.trainer import Trainer
 
 log = logging.getLogger("outlast")

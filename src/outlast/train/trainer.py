@@ -33,7 +33,7 @@ from outlast.train.meter import Meter
 from outlast.train.outputs import Outputs
 from outlast.train.progress import Bars
 from outlast.train.schedule import build_schedule
-from outlast.train.seeding import seed_everything
+from outlast.model.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 from outlast.train.setup import Setup
 from outlast.train.single_rows import refuse_single_rows
