@@ -69,7 +69,8 @@ def end_of(trainer: Trainer, folder: Path, history: dict[str, Any]) -> Any:
     best = torch.load(folder / "model_best.pt", weights_only=True)
     buffers = dict(trainer.model.named_buffers(remove_duplicate=False))
     state = dict(trainer.model.state_dict())
-    return [leaves(item) for item in (best["weights"], buffers, state, numbers(history))]
+    kept = best["weights"], best["buffers"]
+    return [leaves(item) for item in (*kept, buffers, state, numbers(history))]
 
 
 def keeps_the_law(kind: Callable[[], nn.Module], tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class ModelFile:
         fingerprint: Of the run's recipe.
         heads: State dicts of adversary and regression, below their names; empty without one.
         versions: Of Python, torch, numpy at the time of training.
+        buffers: Of the network, those with ``persistent=False``, by name.
     """
 
     weights: dict[str, Tensor]
@@ -60,6 +61,7 @@ class ModelFile:
     fingerprint: str
     heads: dict[str, Tensor] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, path: Path, staging: Path | None = None) -> None:
         """Write the file atomically, with its digest; see ``files.write_atomically``."""
@@ -86,7 +88,7 @@ class ModelFile:
         with randomness_kept():
             seed_everything(self.seed, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
             network = build_network(section, self.row_shapes, self.num_outputs)
-        load_weights(network, self.weights)
+        load_weights(network, self.weights, self.buffers)
         return network.eval()
 
     def build_study(self) -> StudyNetwork:
@@ -94,6 +96,12 @@ class ModelFile:
         unit = self.config.get("regression", {}).get("range") == "unit"
         head = self.config["model"].get("head", "auto")
         return StudyNetwork(self.build(), head, *heads_from(self.heads, unit)).eval()
+
+
+def is_model_file(values: Any) -> bool:
+    """Tell whether these are the parts of a model file; earlier ones have no ``buffers``."""
+    names = {item.name for item in fields(ModelFile)}
+    return isinstance(values, dict) and set(values) | {"buffers"} == names
 
 
 def load_model_file(path: Path) -> ModelFile:
@@ -115,6 +123,6 @@ def load_model_file(path: Path) -> ModelFile:
         values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception:  # intact, and yet not ours: nothing in it has run
         values = None
-    if not isinstance(values, dict) or set(values) != {item.name for item in fields(ModelFile)}:
+    if not is_model_file(values):
         raise CheckpointError(f"{path}: no model file of this version of outlast")
     return ModelFile(**values)

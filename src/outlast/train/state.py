@@ -48,6 +48,7 @@ class SavedState:
         sums: Running sums of the current epoch, of each rank.
         history: Rows of the finished epochs.
         frozen: Names of the parameters that get no gradient.
+        best_buffers: As ``buffers``, at the best epoch.
     """
 
     format: int
@@ -66,6 +67,7 @@ class SavedState:
     sums: list[dict[str, Any]]
     history: list[dict[str, Any]]
     frozen: list[str] = field(default_factory=list)
+    best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -141,6 +143,7 @@ class RunState:
     history: History
     position: Position
     best_weights: dict[str, Any]
+    best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     _form: Form | None = None
     _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
 
@@ -179,6 +182,7 @@ class RunState:
             sums=self.meter.state(),
             history=self.history.rows,
             frozen=[name for name, one in _parameters(self.model) if not one.requires_grad],
+            best_buffers=self.best_buffers,
         )
 
     @contextmanager
@@ -230,7 +234,7 @@ class RunState:
         self.meter.load(saved.sums)
         self.history.rows = saved.history
         self.position = Position(saved.epoch, saved.step, saved.train_seconds)
-        self.best_weights = saved.best_weights
+        self.best_weights, self.best_buffers = saved.best_weights, saved.best_buffers
 
     @property
     def seconds(self) -> float:
@@ -238,8 +242,9 @@ class RunState:
         return float(sum(self.history.column("seconds"))) + self.position.train_seconds
 
     def keep_best(self) -> None:
-        """Remember the weights as they are now."""
-        self.best_weights = copied(self.model.state_dict())
+        """Remember the weights as they are now, and the buffers that are no part of them."""
+        now = self.model.state_dict(), _transient_buffers(self.model)
+        self.best_weights, self.best_buffers = copied(now)
 
     def start_next_epoch(self) -> None:
         """Move on; the sums of the epoch before are gone."""

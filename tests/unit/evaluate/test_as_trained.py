@@ -16,8 +16,15 @@ from outlast.sections import Config
 from outlast.train.interrupt import Interrupt
 from outlast.train.run import train_run
 
+
+def own(name: str) -> str:
+    """The name of a network of that file in a config."""
+    return f"{odd_networks.__file__}:{name}"
+
+
 # evaluated on the validation split, then
 NO_TEST = {"test": 0.0}
+NETWORKS = ["mlp"] + [own(name) for name in ("Fourier", "FourierBuffer", "Counting")]
 
 
 def config_of(network: str, **training: Any) -> Config:
@@ -32,11 +39,6 @@ def config_of(network: str, **training: Any) -> Config:
     )
 
 
-def own(name: str) -> str:
-    """The name of a network in a config."""
-    return f"{odd_networks.__file__}:{name}"
-
-
 def trained(config: Config, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Train; return the model file and the history."""
     prepare(config.data, folder / "data")
@@ -44,7 +46,7 @@ def trained(config: Config, folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder / "run" / "model_best.pt", json.loads((folder / "run/history.json").read_text())
 
 
-@pytest.mark.parametrize("network", [own("Fourier"), own("FourierBuffer"), "mlp"])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_the_validation_split_gets_the_scores_of_validation(network: str, tmp_path: Path) -> None:
     """Whatever the constructor has drawn, and no state dict holds."""
     model, history = trained(config_of(network), tmp_path)
