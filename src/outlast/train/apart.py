@@ -63,13 +63,14 @@ def _sums_of(weights: Iterable[Tensor]) -> list[str]:
 
     Not its ``_version``, which does not count what is done to ``.data``. One wait for the device.
     """
-    sums = [_sum_of(weight) for weight in weights]
+    sums = [sum_of_bits(weight) for weight in weights]
     if not sums:
         return []
     return [str(value) for value in torch.stack([one.to(sums[0].device) for one in sums]).tolist()]
 
 
-def _sum_of(weight: Tensor) -> Tensor:
+def sum_of_bits(weight: Tensor) -> Tensor:
+    """Return the sum of a plain tensor's bits as integers, an int64 scalar on its device."""
     if weight.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=weight.device)
     in_one_piece = weight.stride() == strides_of(weight)

@@ -17,6 +17,7 @@ from outlast.errors import NonFiniteLossError
 from outlast.faults import reach
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
+from outlast.model.seeding import seed_everything
 from outlast.objective.objective import Objective
 from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
@@ -33,7 +34,6 @@ from outlast.train.meter import Meter
 from outlast.train.outputs import Outputs
 from outlast.train.progress import Bars
 from outlast.train.schedule import build_schedule
-from outlast.model.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 from outlast.train.setup import Setup
 from outlast.train.single_rows import refuse_single_rows
@@ -45,8 +45,9 @@ from outlast.train.validation import Validation, Validator
 log = logging.getLogger("outlast")
 
 UNSAVED = (
-    "model.network: %s changed in training and no state holds it; if the numbers depend on it,"
-    " register it as a buffer or give it in get_extra_state(), or a resumed run will differ"
+    "model.network: %s changed in training and no state holds it, nor does model_best.pt; if the"
+    " numbers depend on it, register it as a buffer or give it in get_extra_state(), or a resumed"
+    " run will differ, and test scores and predictions will be those of another network"
 )
 
 
@@ -312,7 +313,7 @@ class Trainer:
         if is_best and found:
             log.info("%s", best_line(row, self.metric))
         self._start_next_epoch()
-        if self.distributed.is_main and (unsaved := self._untracked.changed()):
+        if self.distributed.is_main and (unsaved := self._untracked.news()):
             log.warning(UNSAVED, ", ".join(unsaved))
         self._keeper.save(is_best=is_best, postpone=True)
 

@@ -88,7 +88,8 @@ def test_a_trained_parameter_is_looked_at_too() -> None:
     """Equal gradients keep it equal, but for what forward itself does to it."""
     network = Moving()
     network.weight.data.add_(1)
-    assert held_apart(network)["its parameter weight"] != held_apart(Moving())["its parameter weight"]
+    name = "its parameter weight"
+    assert held_apart(network)[name] != held_apart(Moving())[name]
     assert held_apart(nn.Identity()) == {}
 
 
