@@ -11,7 +11,7 @@ from torch import nn
 
 from outlast.errors import ModelError
 from outlast.model.copies import copied, overlaps
-from outlast.model.weights import load_weights
+from outlast.model.weights import load_weights, transient_buffers
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
 from outlast.train.form import Form
@@ -159,7 +159,7 @@ class RunState:
         """
         if self._form is not None:
             self._form.refuse_changed()
-        weights, buffers = self.model.state_dict(), _transient_buffers(self.model)
+        weights, buffers = self.model.state_dict(), transient_buffers(self.model)
         if self._held is not None:
             held, buffers = self._held
             for name in weights.keys() - {name for name, _ in _parameters(self.model)}:
@@ -199,7 +199,7 @@ class RunState:
         parameters = set(versions)
         state = self.model.state_dict().items()
         rest = {name: value for name, value in state if name not in parameters}
-        transient = _transient_buffers(self.model)
+        transient = transient_buffers(self.model)
         ours, buffers = copied((rest, transient))
         # a buffer in the memory of a parameter stays there
         shared = overlaps({**dict(_parameters(self.model)), **_tensors(rest), **transient})
@@ -243,7 +243,7 @@ class RunState:
 
     def keep_best(self) -> None:
         """Remember the weights as they are now, and the buffers that are no part of them."""
-        now = self.model.state_dict(), _transient_buffers(self.model)
+        now = self.model.state_dict(), transient_buffers(self.model)
         self.best_weights, self.best_buffers = copied(now)
 
     def start_next_epoch(self) -> None:
@@ -258,10 +258,3 @@ def _parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-
-
-def _transient_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers that the state dict leaves out: no kill may change those either."""
-    kept = model.state_dict().keys()
-    buffers = model.named_buffers(remove_duplicate=False)
-    return {name: buffer for name, buffer in buffers if name not in kept}

@@ -174,7 +174,7 @@ class Trainer:
         run, self._epoch_returned = self.run, False
         rule = StoppingRule(epochs, patience, self._has_validation)
         self._keeper.resume(rule)
-        refuse_single_rows(self.model, self._reader, self.data, self.config, self.distributed)
+        refuse_single_rows(self.study, self._reader, self.data, self.config, self.distributed)
         self._keeper.begin()
         bars = Bars(progress, epochs, self.config.training.batch_size)
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
