@@ -78,6 +78,11 @@ class ModelFile:
         """Of the training."""
         return int(self.config.get("training", {}).get("seed", 0))
 
+    @property
+    def precision(self) -> str:
+        """Of the training."""
+        return str(self.config.get("training", {}).get("precision", "float32"))
+
     def build(self) -> nn.Module:
         """Return the network with these weights, in evaluation mode.
 

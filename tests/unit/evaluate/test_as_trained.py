@@ -46,16 +46,32 @@ def trained(config: Config, folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder / "run" / "model_best.pt", json.loads((folder / "run/history.json").read_text())
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_the_validation_split_gets_the_scores_of_validation(network: str, tmp_path: Path) -> None:
-    """Whatever the constructor has drawn, and no state dict holds."""
-    model, history = trained(config_of(network), tmp_path)
+def test_the_validation_split_gets_the_scores_of_validation(
+    network: str, precision: str, tmp_path: Path
+) -> None:
+    """Whatever the constructor has drawn, and no state dict holds; in the same precision."""
+    model, history = trained(config_of(network, precision=precision), tmp_path)
     torch.manual_seed(99)
     found = evaluate(model, tmp_path / "data", tmp_path / "test")
     assert found["split"] == "validation"
     assert found["loss"] == pytest.approx(history["best"]["val_loss"], rel=1e-6)
     assert found["accuracy"] == history["best"]["val_acc"]
     assert found["auc"] == history["best"]["val_auc"]
+
+
+def test_a_network_that_draws_in_evaluation_gets_the_same_scores_again(tmp_path: Path) -> None:
+    """From the seed of the training, and of the batch."""
+    model, _ = trained(config_of(own("Drawing")), tmp_path)
+    losses = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = torch.rand(1)
+        torch.manual_seed(seed)
+        losses.append(evaluate(model, tmp_path / "data", tmp_path / f"test{seed}")["loss"])
+        assert torch.equal(torch.rand(1), expected), "the caller's generator is where it was"
+    assert losses[0] == losses[1]
 
 
 def test_building_a_model_draws_nothing_from_the_callers_generators(tmp_path: Path) -> None:
