@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
 from outlast.files import digest, digest_values
+from outlast.model.copies import is_plain
 from outlast.train.layout import strides_of
 
 
@@ -50,6 +51,9 @@ def held_apart(network: nn.Module) -> dict[str, str]:
         f"its {'' if weight.requires_grad else 'frozen '}parameter {name}": content
         for (name, weight), content in zip(weights.items(), _sums_of(weights.values()), strict=True)
     }
+    for name, buffer in network.named_buffers():
+        if not is_plain(buffer):  # the ranks exchange no others
+            found[f"its sparse buffer {name}"] = _content(buffer)
     for path, module in network.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             place = f"{path}.get_extra_state()" if path else "its get_extra_state()"
@@ -84,8 +88,21 @@ def sum_of_bits(weight: Tensor) -> Tensor:
     return flat.view(word).sum()
 
 
+def _parts_of(value: Tensor) -> list[Tensor]:
+    """Return the plain tensors that a sparse one is made of; none of what is of another kind."""
+    if value.layout == torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return []
+
+
 def _content(value: Any) -> str:
     """Return something small that is the same for equal content; of plain values and tensors."""
+    if isinstance(value, Tensor) and not is_plain(value):
+        return repr([value.shape, value.dtype, *map(_content, _parts_of(value))])
     if isinstance(value, Tensor):
         content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{value.dtype} {tuple(value.shape)} {digest(content)}"

@@ -93,6 +93,23 @@ def test_a_trained_parameter_is_looked_at_too() -> None:
     assert held_apart(nn.Identity()) == {}
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["sparse", "sparse_csr", "sparse_csc"])
+def test_a_sparse_buffer_is_told_by_its_content(layout: str) -> None:
+    """The ranks exchange none: one that changes with the rows is refused, another is left alone."""
+
+    def network(values: torch.Tensor) -> nn.Module:
+        made = nn.Module()
+        made.register_buffer("graph", getattr(values, f"to_{layout}")())
+        return made
+
+    one, other = torch.eye(3), 2 * torch.eye(3)
+    assert held_apart(network(one)) == held_apart(network(one.clone()))
+    for values in (other, one.flip(0)):
+        assert held_apart(network(one)) != held_apart(network(values))
+    assert list(held_apart(network(one))) == ["its sparse buffer graph"]
+
+
 def test_one_rank_is_never_refused() -> None:
     """It holds all there is."""
     refuse_apart(Moving(), Distributed())
