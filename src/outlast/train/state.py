@@ -49,6 +49,8 @@ class SavedState:
         history: Rows of the finished epochs.
         frozen: Names of the parameters that get no gradient.
         best_buffers: As ``buffers``, at the best epoch.
+        modes: Names of the modules that were in another mode than the whole: ``forward`` may
+            put a layer into evaluation for the rest of an epoch.
     """
 
     format: int
@@ -68,6 +70,7 @@ class SavedState:
     history: list[dict[str, Any]]
     frozen: list[str] = field(default_factory=list)
     best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    modes: list[str] = field(default_factory=list)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -144,6 +147,7 @@ class RunState:
     position: Position
     best_weights: dict[str, Any]
     best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    _modes: list[str] = field(default_factory=list)
     _form: Form | None = None
     _held: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
 
@@ -183,6 +187,11 @@ class RunState:
             history=self.history.rows,
             frozen=[name for name, one in _parameters(self.model) if not one.requires_grad],
             best_buffers=self.best_buffers,
+            modes=[
+                name
+                for name, module in self.model.named_modules()
+                if module.training != self.model.training
+            ],
         )
 
     @contextmanager
@@ -234,7 +243,16 @@ class RunState:
         self.meter.load(saved.sums)
         self.history.rows = saved.history
         self.position = Position(saved.epoch, saved.step, saved.train_seconds)
+        self._modes = saved.modes
         self.best_weights, self.best_buffers = saved.best_weights, saved.best_buffers
+
+    def enter_training(self) -> None:
+        """Put the network into training, for a new epoch or for the rest of a saved one."""
+        self.model.train()
+        modules = dict(self.model.named_modules())
+        for name in modules.keys() & self._modes:
+            modules[name].training = not self.model.training
+        self._modes = []
 
     @property
     def seconds(self) -> float:

@@ -204,7 +204,7 @@ class Trainer:
         if self._epoch_returned:
             self._start_next_epoch()
         run, rows = self.run, self.data.splits["train"]
-        self.study.train()
+        run.enter_training()
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)
         order = self._order()
