@@ -22,10 +22,10 @@ from outlast.data.dataset import DataSet
 from outlast.data.sampling import batch_of, epoch_order, num_steps
 from outlast.data.store import open_data, prepare
 from outlast.model.build import build_network
+from outlast.model.seeding import seed_everything
 from outlast.objective.build import build_objective
 from outlast.train.checkpoint import MODEL_RESUME, Checkpoints
 from outlast.train.run import build_optimizer
-from outlast.train.seeding import seed_everything
 from outlast.train.trainer import Trainer
 
 CONFIG = Path(__file__).parents[1] / "config/config.yaml"

@@ -47,6 +47,30 @@ class Moved(SlowNet):
         return logits - self.centre
 
 
+class MovedToo(Moved):
+    """The same with a parameter that is trained as well."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        self.centre.requires_grad_(True)
+
+
+class ActNorm(SlowNet):
+    """Sets a trained parameter from the first batch that it sees (Glow, Kingma 2018)."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        self.shift = nn.Parameter(torch.zeros(num_outputs))
+        self.register_buffer("is_set", torch.tensor(False))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits = super().forward(rows)
+        if self.training and not self.is_set:
+            self.shift.data.copy_(-logits.detach().mean(0))
+            self.is_set.fill_(True)
+        return logits + self.shift
+
+
 class Extra(SlowNet):
     """Keeps a mean over the rows that it sees as an extra state."""
 

@@ -68,7 +68,13 @@ def test_ranks_whose_networks_differ_in_form_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("Moved", "its frozen parameter centre"), ("Extra", "its get_extra_state()")]
+    ("name", "what"),
+    [
+        ("Moved", "its frozen parameter centre"),
+        ("MovedToo", "its parameter centre"),
+        ("ActNorm", "its parameter shift"),
+        ("Extra", "its get_extra_state()"),
+    ],
 )
 def test_what_each_rank_moves_for_itself_is_refused(
     data: Path, tmp_path: Path, launches: list[Launch], name: str, what: str

@@ -127,6 +127,15 @@ def test_rows_are_gathered_in_the_order_of_the_ranks(results: Results, world_siz
         assert found["integers"].tolist() == [i for size in range(world_size) for i in range(size)]
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_buffers_of_any_dtype_become_those_of_rank_0(results: Results, world_size: int) -> None:
+    """Also of those that a backend cannot add up; sparse ones stay as they are."""
+    expected = results[1][0]["odd_buffers"]
+    assert len(expected["reduce"]) == 18
+    for rank in results[world_size]:
+        assert rank["odd_buffers"] == expected
+
+
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_small_collectives(results: Results, world_size: int) -> None:
     """Gather keeps the order of the ranks, broadcast is rank 0's, sum is over all."""

@@ -25,6 +25,7 @@ from small_run import (
 
 from outlast.distributed import Distributed, process_group
 from outlast.objective.build import build_objective
+from outlast.train.gradients import FlatGradients
 from outlast.train.run import build_optimizer
 from outlast.train.trainer import Trainer
 
@@ -67,16 +68,22 @@ class NormNet(nn.Module):
 
 def record_rows(trainer: Trainer) -> list[list[int]]:
     """Note the rows that this rank trains on, by epoch."""
-    read, epochs = trainer._reader.read, []
+    read, step, epochs, steps = trainer._reader.read, trainer._train_step, [], []
+
+    def stepping(rows: Any) -> None:
+        steps.append(rows)
+        step(rows)
+        steps.pop()
 
     def noted(rows: Any) -> Any:
-        if trainer.model.training:
+        if steps:  # not when one row is tried
             while len(epochs) <= trainer.run.position.epoch:
                 epochs.append([])
             epochs[trainer.run.position.epoch].extend(rows.tolist())
         return read(rows)
 
     trainer._reader.read = noted  # type: ignore[method-assign]
+    trainer._train_step = stepping  # type: ignore[method-assign]
     return epochs
 
 
@@ -171,6 +178,35 @@ def batch_norm(folder: Path, ranks: Distributed) -> dict[str, Any]:
     trainer.validate()
     counters = [int(model.body[1].num_batches_tracked)]
     return {"own": own, "reduced": reduced, "counters": counters, "weights": weights(trainer)}
+
+
+class OddBuffers(nn.Module):
+    """Buffers of dtypes that no backend adds up, with numbers of this rank; one is sparse."""
+
+    DTYPES = ("bool", "int16", "uint16", "uint32", "complex64", "float8_e4m3fn", "float64", "int64")
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 1)
+        for name in self.DTYPES:
+            values = torch.tensor([0.0, -1.0 if "uint" not in name else 1.0, 3.0]) * (rank + 1)
+            self.register_buffer(name, values.to(getattr(torch, name)))
+            self.register_buffer(f"one_{name}", values[2].to(getattr(torch, name)))
+        self.register_buffer("sparse", torch.eye(3).to_sparse())
+        self.register_buffer("rows", torch.eye(3).to_sparse_csr())
+
+
+def odd_buffers(ranks: Distributed) -> dict[str, Any]:
+    """Return those buffers after a step, as plain numbers, and how often rank 0's."""
+    found = {}
+    for way in ("reduce", "sync_buffers"):
+        model = OddBuffers(ranks.rank)
+        getattr(FlatGradients(model, ranks), way)()
+        found[way] = {
+            name: buffer.to_dense().to(torch.complex128).tolist()
+            for name, buffer in model.named_buffers()
+        }
+    return found
 
 
 def collectives(ranks: Distributed) -> dict[str, Any]:
@@ -292,6 +328,7 @@ def main() -> None:
             "dropout": dropout(folder, ranks),
             "batch_norm": batch_norm(folder, ranks),
             "collectives": collectives(ranks),
+            "odd_buffers": odd_buffers(ranks),
             "resumed": resumed(folder, ranks),
             "in validation": resumed_in_validation(folder, ranks, counts=False),
             "in a validation that counts": resumed_in_validation(folder, ranks, counts=True),

@@ -1,6 +1,6 @@
 """Networks of the user's own, and the law of resume for any of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,17 @@ def end_of(trainer: Trainer, folder: Path, history: dict[str, Any]) -> Any:
     best = torch.load(folder / "model_best.pt", weights_only=True)
     buffers = dict(trainer.model.named_buffers(remove_duplicate=False))
     state = dict(trainer.model.state_dict())
-    return [leaves(item) for item in (best["weights"], buffers, state, numbers(history))]
+    kept = best["weights"], best["buffers"]
+    return [leaves(item) for item in (*kept, buffers, state, numbers(history))]
 
 
-def keeps_the_law(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+def keeps_the_law(
+    kind: Callable[[], nn.Module], tmp_path: Path, stops: Sequence[int] = STOPS
+) -> None:
     """Stopped once, anywhere, a run of new objects ends as the undisturbed one does."""
     straight = trainer_of(kind, tmp_path / "straight")
     expected = end_of(straight, tmp_path / "straight", straight.train(3, 0))
-    for stop in STOPS:
+    for stop in stops:
         folder = tmp_path / f"stop-{stop}"
         first = trainer_of(kind, folder)
         stop_after(first, stop)

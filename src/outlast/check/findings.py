@@ -167,7 +167,7 @@ def _try_single_rows(
     )
     for alike in pieces:
         with problems.of(alike):
-            refuse_single_rows(study.network, reader, data, alike[0].config, ranks)
+            refuse_single_rows(study, reader, data, alike[0].config, ranks)
 
 
 def _alike(runs: Sequence[Run], key: Callable[[Run], Any]) -> list[list[Run]]:

@@ -11,6 +11,9 @@ from outlast.data.dataset import DataSet
 from outlast.data.normalize import Normalization
 from outlast.data.sampling import Rows
 
+# rows in one pass where no gradient is needed
+EVALUATED_AT_ONCE = 1024
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -6,11 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outlast.data.batches import BatchReader
+from outlast.data.batches import EVALUATED_AT_ONCE, BatchReader
 from outlast.data.dataset import DataSet
 from outlast.data.normalize import Normalization
+from outlast.data.sampling import batch_of, num_steps, step_seed
 from outlast.errors import DataError
 from outlast.model.file import ModelFile
+from outlast.model.precision import autocast
+from outlast.model.seeding import randomness_kept, seed_everything
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,14 @@ def predict(
     data: DataSet,
     rows: np.ndarray,
     device: torch.device,
-    batch_size: int = 1024,
+    batch_size: int = EVALUATED_AT_ONCE,
 ) -> Predictions:
     """Return what the model says of ``rows``, in their order.
 
     The inputs are scaled as they were in training, by the statistics in the model file: those of
-    ``data`` would shift the rows by what makes this data set different.
+    ``data`` would shift the rows by what makes this data set different. The network computes in
+    the precision of the training, as in validation; one that draws random numbers draws the same
+    each time.
 
     Args:
         model_file: Its network is used, in evaluation mode.
@@ -46,7 +51,7 @@ def predict(
         rows: int64 row numbers, shape (N,); may be empty.
         device: Where the network runs.
         batch_size: Rows per forward pass. Bounds the memory; the result does not depend on it,
-            up to float rounding.
+            up to float rounding and random numbers.
 
     Raises:
         DataError: Other inputs or row shapes than in training, or logits that are not finite.
@@ -57,16 +62,19 @@ def predict(
     reader = BatchReader(data, device, normalization)
     logits = [torch.empty(0, model_file.num_outputs)]
     targets, representations = [torch.empty(0).double()], [torch.empty(0, 0)]
-    with torch.inference_mode():
-        for start in range(0, len(rows), batch_size):
-            batch = reader.read(rows[start : start + batch_size])
-            outputs = study(*batch.inputs)
+    with torch.inference_mode(), randomness_kept():
+        for step in range(num_steps(len(rows), batch_size)):
+            batch = reader.read(batch_of(rows, step, batch_size))
+            seed_everything(step_seed(model_file.seed, 0, step, 0), device)
+            with autocast(model_file.precision, device):
+                outputs = study(*batch.inputs)
             # a binary network may give (rows,) instead of (rows, 1)
             logits.append(outputs.logits.reshape(len(batch.label), -1).float().cpu())
             if outputs.representation is not None:
                 representations.append(outputs.representation.float().cpu())
             if study.regression is not None:
-                targets.append(study.regression.in_unit_of_target(outputs.target).cpu())
+                target = outputs.target.float()
+                targets.append(study.regression.in_unit_of_target(target).cpu())
     result = torch.cat(logits)
     _refuse_non_finite(result, rows)
     return Predictions(

@@ -15,6 +15,7 @@ from outlast.errors import CheckpointError
 from outlast.files import is_intact, seal_into, write_atomically
 from outlast.model.build import build_network
 from outlast.model.heads import StudyNetwork, heads_from
+from outlast.model.seeding import randomness_kept, seed_everything
 from outlast.model.weights import load_weights
 from outlast.sections import ModelSection
 
@@ -46,6 +47,7 @@ class ModelFile:
         fingerprint: Of the run's recipe.
         heads: State dicts of adversary and regression, below their names; empty without one.
         versions: Of Python, torch, numpy at the time of training.
+        buffers: Of the network, those with ``persistent=False``, by name.
     """
 
     weights: dict[str, Tensor]
@@ -59,6 +61,7 @@ class ModelFile:
     fingerprint: str
     heads: dict[str, Tensor] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, path: Path, staging: Path | None = None) -> None:
         """Write the file atomically, with its digest; see ``files.write_atomically``."""
@@ -70,11 +73,27 @@ class ModelFile:
 
         write_atomically(path, write, staging=staging)
 
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+        return int(self.config.get("training", {}).get("seed", 0))
+
+    @property
+    def precision(self) -> str:
+        """Of the training."""
+        return str(self.config.get("training", {}).get("precision", "float32"))
+
     def build(self) -> nn.Module:
-        """Return the network with these weights, in evaluation mode."""
+        """Return the network with these weights, in evaluation mode.
+
+        Built from the seed of the training: what its constructor draws and no state dict holds,
+        such as random features in a plain attribute, is what the weights were trained with.
+        """
         section = ModelSection.model_validate(self.config["model"])
-        network = build_network(section, self.row_shapes, self.num_outputs)
-        load_weights(network, self.weights)
+        with randomness_kept():
+            seed_everything(self.seed, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            network = build_network(section, self.row_shapes, self.num_outputs)
+        load_weights(network, self.weights, self.buffers)
         return network.eval()
 
     def build_study(self) -> StudyNetwork:
@@ -82,6 +101,12 @@ class ModelFile:
         unit = self.config.get("regression", {}).get("range") == "unit"
         head = self.config["model"].get("head", "auto")
         return StudyNetwork(self.build(), head, *heads_from(self.heads, unit)).eval()
+
+
+def is_model_file(values: Any) -> bool:
+    """Tell whether these are the parts of a model file; earlier ones have no ``buffers``."""
+    names = {item.name for item in fields(ModelFile)}
+    return isinstance(values, dict) and set(values) | {"buffers"} == names
 
 
 def load_model_file(path: Path) -> ModelFile:
@@ -103,6 +128,6 @@ def load_model_file(path: Path) -> ModelFile:
         values = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception:  # intact, and yet not ours: nothing in it has run
         values = None
-    if not isinstance(values, dict) or set(values) != {item.name for item in fields(ModelFile)}:
+    if not is_model_file(values):
         raise CheckpointError(f"{path}: no model file of this version of outlast")
     return ModelFile(**values)

@@ -145,8 +145,11 @@ class StudyNetwork(nn.Module):
         }
 
     def _keep(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        value = _first_of(inputs, named)
+        # one row, of which squeeze() has made none
+        value = value[None] if value.ndim < 2 else value
         # a copy: the head may begin with a layer that works in place
-        self._read[:] = [_first_of(inputs, named).flatten(1).clone()]
+        self._read[:] = [value.flatten(1).clone()]
 
     def forward(self, *inputs: Tensor, strength: float = 0.0) -> Outputs:
         """Return logits, and what the heads say.
@@ -156,6 +159,8 @@ class StudyNetwork(nn.Module):
             strength: Of the adversary at this epoch.
         """
         logits: Tensor = self.network(*inputs)
+        if len(inputs[0]) == 1 and logits.ndim < 2 and logits.shape != (1,):
+            logits = logits.reshape(1, -1)  # squeeze() takes the row away, too
         if self.adversary is None and self.regression is None:
             return Outputs(logits)
         if not self._read:

@@ -40,6 +40,13 @@ def load_weights(
                 buffer.copy_(value)
 
 
+def transient_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that the state dict leaves out: no kill may change those either."""
+    kept = model.state_dict().keys()
+    buffers = model.named_buffers(remove_duplicate=False)
+    return {name: buffer for name, buffer in buffers if name not in kept}
+
+
 class _Places:
     """Gives buffers the memory that they need, before they are loaded."""
 

@@ -13,8 +13,15 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
+from outlast.model.copies import is_plain
 from outlast.model.heads import Regression
 from outlast.train.layout import strides_of
+
+# by every backend; others travel as their bytes, since zero is the other ranks' part of a sum
+SUMMED = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int8, torch.uint8),
+}
 
 
 class FlatGradients:
@@ -79,11 +86,12 @@ class FlatGradients:
         """Replace buffers by those of rank 0."""
         for dtype in dict.fromkeys(buffer.dtype for buffer in buffers):
             alike = [buffer for buffer in buffers if buffer.dtype == dtype]
-            carrier = torch.uint8 if dtype == torch.bool else dtype
-            message = torch.cat([buffer.reshape(-1).to(carrier) for buffer in alike])
+            message = torch.cat([buffer.reshape(-1) for buffer in alike])
+            carrier = message if dtype in SUMMED else message.view(torch.uint8)
             if not self._distributed.is_main:
-                message.zero_()
-            _scatter(self._distributed.sum_(message), alike)
+                carrier.zero_()
+            self._distributed.sum_(carrier)
+            _scatter(message, alike)
 
     @torch.no_grad()
     def sync_buffers(self) -> None:
@@ -93,7 +101,8 @@ class FlatGradients:
 
     def _buffers(self) -> dict[str, Tensor]:
         """Return the buffers as they are now: a forward pass may have put others in their place."""
-        found = {name: b for name, b in self._model.named_buffers() if b.numel() > 0}
+        buffers = self._model.named_buffers()
+        found = {name: b for name, b in buffers if is_plain(b) and b.numel() > 0}
         forms = {name: (buffer.shape, buffer.dtype) for name, buffer in found.items()}
         self._forms = self._forms or forms
         for name in sorted(forms.keys() | self._forms.keys()):

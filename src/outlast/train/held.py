@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from outlast.errors import ModelError
 from outlast.model.copies import copied, is_plain, overlaps
-from outlast.model.weights import load_weights
+from outlast.model.weights import load_weights, transient_buffers
 
 
 class Held:
@@ -81,13 +81,6 @@ class Held:
 def named_parameters(model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
     """Return the parameters under all their names."""
     return model.named_parameters(remove_duplicate=False)
-
-
-def transient_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that the state dict leaves out: no kill may change those either."""
-    kept = model.state_dict().keys()
-    buffers = model.named_buffers(remove_duplicate=False)
-    return {name: buffer for name, buffer in buffers if name not in kept}
 
 
 def _versions(model: nn.Module) -> dict[str, int]:

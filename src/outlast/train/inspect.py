@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from outlast.errors import CheckpointError
 from outlast.files import is_intact
-from outlast.model.file import ModelFile
+from outlast.model.file import is_model_file
 from outlast.recipe import fingerprint
 from outlast.train.lines import printable
 from outlast.train.state import FORMAT, READABLE_FORMATS
@@ -49,7 +48,7 @@ def show_file(path: Path) -> None:
 
 def _lines(path: Path, values: Any) -> Iterator[tuple[str, str]]:
     keys = set(values) if isinstance(values, dict) else set()
-    if keys == {item.name for item in fields(ModelFile)}:
+    if is_model_file(values):
         yield from _of_model(values)
     elif {"format", "recipe", "optimizer"} <= keys and isinstance(values["format"], int):
         if values["format"] not in READABLE_FORMATS:

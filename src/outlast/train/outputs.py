@@ -46,6 +46,7 @@ class Outputs:
         return ModelFile(
             weights=weights,
             heads=heads,
+            buffers={key.removeprefix("network."): v for key, v in run.best_buffers.items()},
             config=self.config.model_dump(mode="json", include=NUMBER_SECTIONS),
             classes=self.data.classes,
             row_shapes={name: list(shape) for name, shape in self.data.row_shapes.items()},

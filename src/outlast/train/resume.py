@@ -31,15 +31,16 @@ def resume(
     """
     run.note_form()
     saved = _find(run, checkpoints, recipe, rule) if distributed.is_main else None
-    best_weights = saved.best_weights if saved else {}
+    best = (saved.best_weights, saved.best_buffers) if saved else ({}, {})
     # the other ranks never write a model: spare them the best weights
-    saved = distributed.broadcast(replace(saved, best_weights={}) if saved else None)
+    spared = replace(saved, best_weights={}, best_buffers={}) if saved else None
+    saved = distributed.broadcast(spared)
     if saved is None:
         # equal by their seed already, unless the network draws from a source that we do not seed
         _load_own(run.model, distributed)
         return
     try:
-        run.restore(replace(saved, best_weights=best_weights))
+        run.restore(replace(saved, best_weights=best[0], best_buffers=best[1]))
     except Exception as error:
         # its code is the same, by the recipe: what it builds depends on something else
         raise CheckpointError(

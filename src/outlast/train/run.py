@@ -19,6 +19,7 @@ from outlast.errors import ConfigError, InterruptedRunError, ModelError, Outlast
 from outlast.faults import reach
 from outlast.model.build import build_network
 from outlast.model.heads import Adversary, Regression, StudyNetwork, count_features
+from outlast.model.seeding import seed_everything
 from outlast.objective.build import build_objective
 from outlast.objective.objective import Objective
 from outlast.recipe import fingerprint
@@ -29,7 +30,6 @@ from outlast.train.interrupt import Interrupt
 from outlast.train.layout import form_of, refuse_scattered
 from outlast.train.ledger import Ledger
 from outlast.train.progress import reporting
-from outlast.train.seeding import seed_everything
 from outlast.train.trainer import Trainer
 
 log = logging.getLogger("outlast")

@@ -1,18 +1,15 @@
 """What training and validation work with: the parts that no step changes."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-
-import torch
 
 from outlast.data.batches import BatchReader
 from outlast.data.dataset import DataSet
 from outlast.distributed import Distributed
 from outlast.model.heads import StudyNetwork
+from outlast.model.precision import autocast
 from outlast.objective.objective import Objective
 from outlast.sections import TrainingSection
-
-PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,4 @@ class Setup:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the network computes."""
-        precision = PRECISIONS.get(self.section.precision)
-        if precision is None:
-            return nullcontext()
-        return torch.autocast(self.distributed.device.type, precision)
+        return autocast(self.section.precision, self.distributed.device)

@@ -1,55 +1,119 @@
-"""Batch normalization cannot train on one row. Found out before the first step, not at the last.
+"""Some networks cannot work on one row. Found out before the first step, not at the last.
 
 An epoch's last batch is as small as what is left; its shares and parts are smaller still.
 """
 
+import contextlib
 import copy
+from collections.abc import Iterable
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from outlast.data.batches import BatchReader
+from outlast.data.batches import EVALUATED_AT_ONCE, BatchReader
 from outlast.data.dataset import DataSet
-from outlast.data.sampling import cut, num_steps
+from outlast.data.sampling import Rows, cut, num_steps
 from outlast.distributed import Distributed
 from outlast.errors import ModelError
+from outlast.model.copies import copied
+from outlast.model.precision import autocast
+from outlast.model.weights import load_weights, transient_buffers
 from outlast.sections import Config
 
 
 def refuse_single_rows(
     model: nn.Module, reader: BatchReader, data: DataSet, config: Config, ranks: Distributed
 ) -> None:
-    """Try one row on a copy of the network, if it normalizes batches and one row will come.
+    """Try one row on a copy of the network, if one row will come.
 
     Raises:
-        ModelError: It cannot train on one row. The same on every rank.
+        ModelError: It cannot train on one row, or be evaluated. The same on every rank.
     """
-    rows, training = data.splits["train"], config.training
-    if ranks.device.type == "cuda" and ranks.world_size > 1:
-        return  # SyncBatchNorm counts the rows of all ranks
-    if not any(isinstance(module, _BatchNorm) for module in model.modules()):
+    trains, evaluates = _trains_one(data, config, ranks), _evaluates_one(data, config, ranks)
+    if not trains and not evaluates:
         return
-    last = rows[(num_steps(len(rows), training.batch_size) - 1) * training.batch_size :]
-    sizes = [
-        len(cut(cut(batch, ranks.world_size, rank), training.grad_accum_split, part))
-        for batch in (rows[: training.batch_size], last)
-        for rank in range(ranks.world_size)
-        for part in range(training.grad_accum_split)
-    ]
-    if 1 not in sizes:
-        return
-    tensors = (item for module in model.modules() for item in vars(module).values())
-    # a plain attribute may hold a result of the network, and torch copies none
-    memo = {id(item): item.detach().clone() for item in tensors if isinstance(item, torch.Tensor)}
+    # a hook or closure may lead from the copy to the network itself
+    before = copied((model.state_dict(), transient_buffers(model)))
+    rows, section = data.splits["train"], config.training
+
+    def failure(training: bool) -> Exception | None:
+        def error_with(count: int) -> Exception | None:
+            inputs = reader.read(rows[:count]).inputs
+            with autocast(section.precision, ranks.device):
+                return _error(model, inputs, training)
+
+        error = error_with(1)
+        return error if error and not error_with(2) else None
+
     try:
-        with torch.no_grad():
-            copy.deepcopy(model, memo).train()(*reader.read(rows[:1]).inputs)
-    except ValueError as error:
-        raise ModelError(
-            f"model: batch normalization cannot train on one row ({error}), and"
-            f" {len(rows)} rows in batches of {training.batch_size} on {ranks.world_size} rank(s)"
-            f" in {training.grad_accum_split} part(s) end in such a piece: change"
-            " training.batch_size, training.grad_accum_split or launch.processes, or use"
-            " LayerNorm or GroupNorm"
-        ) from error
+        error = failure(training=True) if trains else None
+        if error:
+            raise ModelError(
+                f"model: {_name(error)} cannot train on one row ({error}), and {len(rows)} rows in"
+                f" batches of {section.batch_size} on {ranks.world_size} rank(s) in"
+                f" {section.grad_accum_split} part(s) end in such a piece: change"
+                " training.batch_size, training.grad_accum_split or launch.processes, or use"
+                " LayerNorm or GroupNorm for batch normalization, squeeze(1) for squeeze()"
+            ) from error
+        error = failure(training=False) if evaluates else None
+        if error:
+            raise ModelError(
+                f"model: the network cannot predict one row alone ({error}), and the validation or"
+                " test split ends in a batch of one: write its forward() for any number of rows,"
+                " as with squeeze(1) or flatten(1) for squeeze()"
+            ) from error
+    finally:
+        with contextlib.suppress(Exception):  # what cannot be loaded is refused elsewhere
+            load_weights(model, *before)
+
+
+def _trains_one(data: DataSet, config: Config, ranks: Distributed) -> bool:
+    if ranks.device.type == "cuda" and ranks.world_size > 1:
+        return False  # SyncBatchNorm counts the rows of all ranks, and waits for them
+    parts = config.training.grad_accum_split
+    return 1 in [
+        len(cut(cut(batch, ranks.world_size, rank), parts, part))
+        for batch in _sizes(data.splits["train"], config.training.batch_size)
+        for rank in range(ranks.world_size)
+        for part in range(parts)
+    ]
+
+
+def _evaluates_one(data: DataSet, config: Config, ranks: Distributed) -> bool:
+    validation = data.splits["validation"]
+    shares = [cut(validation, ranks.world_size, rank) for rank in range(ranks.world_size)]
+    batches = [batch for share in shares for batch in _sizes(share, config.training.batch_size)]
+    batches += _sizes(data.splits["test"], EVALUATED_AT_ONCE)
+    return 1 in map(len, batches)
+
+
+def _sizes(rows: Rows, batch_size: int) -> Iterable[Rows]:
+    """Return the first batch and the last: no other size comes between."""
+    return rows[:batch_size], rows[max(0, num_steps(len(rows), batch_size) - 1) * batch_size :]
+
+
+def _error(model: nn.Module, inputs: list[torch.Tensor], training: bool) -> Exception | None:
+    """Return what goes wrong on a copy."""
+    try:
+        network = copy.deepcopy(model, _memo(model)).train(training)
+    except Exception:  # there are objects that cannot be copied
+        return None
+    try:
+        with torch.set_grad_enabled(training):
+            network(*inputs)
+    except torch.OutOfMemoryError:
+        return None
+    except Exception as error:
+        return error
+    return None
+
+
+def _memo(model: nn.Module) -> dict[int, torch.Tensor]:
+    """Return copies of the plain attributes that hold a result of the network: torch makes none."""
+    tensors = (item for module in model.modules() for item in vars(module).values())
+    return {id(item): item.detach().clone() for item in tensors if isinstance(item, torch.Tensor)}
+
+
+def _name(error: Exception) -> str:
+    is_norm = "more than 1 value per channel" in str(error)
+    return "batch normalization" if is_norm else "the network"

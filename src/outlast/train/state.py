@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from outlast.model.copies import copied
-from outlast.model.weights import load_weights
+from outlast.model.weights import load_weights, transient_buffers
 from outlast.recipe import Recipe
 from outlast.train.clipping import Clipping
 from outlast.train.form import Form
-from outlast.train.held import Held, named_parameters, transient_buffers
+from outlast.train.held import Held, named_parameters
 from outlast.train.history import History
 from outlast.train.layout import load_optimizer
 from outlast.train.meter import Meter
@@ -52,6 +52,9 @@ class SavedState:
         history: Rows of the finished epochs.
         frozen: Names of the parameters that get no gradient.
         validation: The validation so far, of all ranks; empty outside of one.
+        best_buffers: As ``buffers``, at the best epoch.
+        modes: Names of the modules that were in another mode than the whole: ``forward`` may
+            put a layer into evaluation for the rest of an epoch.
     """
 
     format: int
@@ -71,6 +74,8 @@ class SavedState:
     history: list[dict[str, Any]]
     frozen: list[str] = field(default_factory=list)
     validation: dict[str, Any] = field(default_factory=dict)
+    best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    modes: list[str] = field(default_factory=list)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -154,6 +159,8 @@ class RunState:
     position: Position
     best_weights: dict[str, Any]
     validated: Validated
+    best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    _modes: list[str] = field(default_factory=list)
     _form: Form | None = None
     _held: Held | None = None
 
@@ -191,6 +198,12 @@ class RunState:
             history=self.history.rows,
             frozen=[name for name, one in named_parameters(self.model) if not one.requires_grad],
             validation=self.validated.state({} if held is None else held.changes()),
+            best_buffers=self.best_buffers,
+            modes=[
+                name
+                for name, module in self.model.named_modules()
+                if module.training != self.model.training
+            ],
         )
 
     @contextmanager
@@ -228,8 +241,17 @@ class RunState:
         self.meter.load(saved.sums)
         self.history.rows = saved.history
         self.position = Position(saved.epoch, saved.step, saved.train_seconds)
-        self.best_weights = saved.best_weights
+        self._modes = saved.modes
+        self.best_weights, self.best_buffers = saved.best_weights, saved.best_buffers
         self.validated.load(saved.validation)
+
+    def enter_training(self) -> None:
+        """Put the network into training, for a new epoch or for the rest of a saved one."""
+        self.model.train()
+        modules = dict(self.model.named_modules())
+        for name in modules.keys() & self._modes:
+            modules[name].training = not self.model.training
+        self._modes = []
 
     @property
     def seconds(self) -> float:
@@ -238,8 +260,9 @@ class RunState:
         return finished + self.position.train_seconds + self.validated.seconds
 
     def keep_best(self) -> None:
-        """Remember the weights as they are now."""
-        self.best_weights = copied(self.model.state_dict())
+        """Remember the weights as they are now, and the buffers that are no part of them."""
+        now = self.model.state_dict(), transient_buffers(self.model)
+        self.best_weights, self.best_buffers = copied(now)
 
     def start_next_epoch(self) -> None:
         """Move on; the sums of the epoch before are gone."""

@@ -16,6 +16,7 @@ from outlast.errors import NonFiniteLossError
 from outlast.faults import reach
 from outlast.model.build import network_facts
 from outlast.model.heads import StudyNetwork
+from outlast.model.seeding import seed_everything
 from outlast.objective.objective import Objective
 from outlast.recipe import recipe, used_roles
 from outlast.sections import Config
@@ -32,7 +33,6 @@ from outlast.train.meter import Meter
 from outlast.train.outputs import Outputs
 from outlast.train.progress import Bars
 from outlast.train.schedule import build_schedule
-from outlast.train.seeding import seed_everything
 from outlast.train.selection import Selection, StoppingRule, resolve_metric
 from outlast.train.setup import Setup
 from outlast.train.single_rows import refuse_single_rows
@@ -45,8 +45,9 @@ from outlast.train.validation import Validation, Validator
 log = logging.getLogger("outlast")
 
 UNSAVED = (
-    "model.network: %s changed in training and no state holds it; if the numbers depend on it,"
-    " register it as a buffer or give it in get_extra_state(), or a resumed run will differ"
+    "model.network: %s changed in training and no state holds it, nor does model_best.pt; if the"
+    " numbers depend on it, register it as a buffer or give it in get_extra_state(), or a resumed"
+    " run will differ, and test scores and predictions will be those of another network"
 )
 
 
@@ -179,7 +180,7 @@ class Trainer:
         run, self._epoch_returned = self.run, False
         rule = StoppingRule(epochs, patience, self._has_validation)
         self._keeper.resume(rule)
-        refuse_single_rows(self.model, self._reader, self.data, self.config, self.distributed)
+        refuse_single_rows(self.study, self._reader, self.data, self.config, self.distributed)
         self._keeper.begin()
         bars = Bars(progress, epochs, self.config.training.batch_size)
         while not (stopped := rule.reason(run.position.epoch, run.selection.epochs_since_best)):
@@ -208,7 +209,7 @@ class Trainer:
         if self._epoch_returned:
             self._start_next_epoch()
         run, rows = self.run, self.data.splits["train"]
-        self.study.train()
+        run.enter_training()
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)
         order = self._order()
@@ -321,7 +322,7 @@ class Trainer:
         if is_best and found:
             log.info("%s", best_line(row, self.metric))
         self._start_next_epoch()
-        if self.distributed.is_main and (unsaved := self._untracked.changed()):
+        if self.distributed.is_main and (unsaved := self._untracked.news()):
             log.warning(UNSAVED, ", ".join(unsaved))
         self._keeper.save(is_best=is_best, postpone=True)
 

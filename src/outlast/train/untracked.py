@@ -4,35 +4,71 @@ Nothing can tell whether the numbers depend on it (a counter for annealing does,
 attention map does not), so it is named once, and the run goes on.
 """
 
-import random
-from collections.abc import Iterator, Mapping
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-# attributes of torch's own, and what RunState saves
-KNOWN = frozenset(vars(nn.Module())) | {"training"}
-MOST_ITEMS = 100
+from outlast.train.looking import FOREIGN, KNOWN, Look
+
+# A layer with a parameter of such a name makes the attribute without it anew in each pass: old
+# weight and spectral normalization, pruning.
+MADE_FROM = ("_orig", "_g", "_bar")
+# that looking may take
+MOST_OF_THE_TIME = 0.01
 
 
 class Untracked:
-    """Compares the plain attributes of all modules with what they were."""
+    """Compares what the modules, their classes and the user's files keep with what it was."""
 
     def __init__(self, network: nn.Module) -> None:
-        """Note the attributes as they are now."""
+        """Note it as it is now."""
         self._network = network
-        self._before = dict(_attributes(network))
+        kinds = dict.fromkeys(kind for module in network.modules() for kind in type(module).__mro__)
+        self._files = _files_of(kinds)
+        kinds |= dict.fromkeys(kind for file in self._files for kind in _classes_in(file))
+        self._kinds = [kind for kind in kinds if _is_users(kind.__module__)]
+        self._before = self._look()
         self._named: set[str] = set()
+        self._not_before = 0.0
+
+    def news(self) -> list[str]:
+        """Return :meth:`changed`, or nothing where looking would take much of the time."""
+        started = time.monotonic()
+        if started < self._not_before:
+            return []
+        names = self.changed()
+        now = time.monotonic()
+        self._not_before = now + (now - started) / MOST_OF_THE_TIME
+        return names
 
     def changed(self) -> list[str]:
-        """Name the attributes that have changed since, each once."""
-        now = dict(_attributes(self._network))
+        """Name what has changed since, each once."""
+        now = self._look()
         names = [name for name, value in now.items() if value != self._before.get(name)]
+        names += [name for name in self._before if name not in now]
         new = [name for name in names if name not in self._named]
         self._named.update(new)
         return new
+
+    def _look(self) -> dict[str, Any]:
+        look = Look(self._network)
+        found = {name: look.at(value) for name, value in _attributes(self._network)}
+        for file in self._files:
+            place = Path(str(file.__file__)).name
+            for name, value in list(vars(file).items()):
+                if not name.startswith("__") and not _is_from_elsewhere(value, file):
+                    found[f"{name} in {place}"] = look.at(value)
+        for kind in self._kinds:
+            for name, value in list(vars(kind).items()):
+                if _is_data(name, value):
+                    found[f"{kind.__qualname__}.{name}"] = look.at(value)
+        return found
 
 
 def _attributes(network: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -40,29 +76,68 @@ def _attributes(network: nn.Module) -> Iterator[tuple[str, Any]]:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue  # it takes care of its own
         for name, value in vars(module).items():
-            if name not in KNOWN:
-                yield f"{path}.{name}" if path else name, _seen(value)
+            if name not in KNOWN and not _is_made_anew(module, name):
+                yield f"{path}.{name}" if path else name, value
 
 
-def _seen(value: Any) -> Any:
-    """Return something small that differs when the value has changed; None for what is no data."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)  # NaN equals NaN here
-    if isinstance(value, Tensor):
-        # made in inference mode, it counts no changes
-        return id(value), None if value.is_inference() else value._version
-    if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return repr(value.get_state())
-    if isinstance(value, random.Random):
-        return hash(value.getstate())
-    if isinstance(value, np.ndarray):
-        return value.shape, value.tobytes() if value.nbytes < 1_000_000 else None
-    if isinstance(value, Mapping):
-        value = list(value.items())
-    if isinstance(value, list | tuple | set):
-        return len(value), [_seen(item) for item in list(value)[:MOST_ITEMS]]
-    return None
+def _is_made_anew(module: nn.Module, name: str) -> bool:
+    if name == "_flat_weights" and isinstance(module, nn.RNNBase):
+        return True
+    return any(f"{name}{ending}" in module._parameters for ending in MADE_FROM)
+
+
+def _is_data(name: str, value: Any) -> bool:
+    """Tell whether an attribute of a class is no method, property or machinery of Python's."""
+    if type(value) is types.FunctionType or name.startswith("__"):
+        return False
+    return not hasattr(type(value), "__get__")
+
+
+def _classes_in(file: types.ModuleType) -> list[type]:
+    return [
+        value
+        for value in list(vars(file).values())
+        if isinstance(value, type) and value.__module__ == file.__name__
+    ]
+
+
+def _files_of(kinds: dict[type, None]) -> list[types.ModuleType]:
+    """Return the user's modules that define these classes, and those that they take things from."""
+    names = dict.fromkeys(kind.__module__ for kind in kinds)
+    found: dict[str, types.ModuleType] = {}
+    while names:
+        name = next(iter(names))
+        del names[name]
+        module = sys.modules.get(name)
+        if name in found or module is None or not _is_in_own_file(module):
+            continue
+        found[name] = module
+        names |= dict.fromkeys(map(_home, list(vars(module).values())))
+    return list(found.values())
+
+
+def _home(value: Any) -> str:
+    """Return the name of the module that a thing is, or is defined in."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    kind = value if isinstance(value, type | types.FunctionType) else type(value)
+    return str(kind.__module__)
+
+
+def _is_from_elsewhere(value: Any, place: types.ModuleType) -> bool:
+    if isinstance(value, type | types.ModuleType):
+        return True  # classes are looked at for themselves
+    return type(value) is types.FunctionType and value.__module__ != place.__name__
+
+
+def _is_in_own_file(module: types.ModuleType) -> bool:
+    """Tell whether a module is the user's, and no library."""
+    file = getattr(module, "__file__", None) or ""
+    folders = set(Path(file).parts)
+    is_installed = folders & {"site-packages", "dist-packages"}
+    is_python = file.startswith(sysconfig.get_path("stdlib"))
+    return _is_users(module.__name__) and file.endswith(".py") and not (is_installed or is_python)
+
+
+def _is_users(module: str) -> bool:
+    return module.partition(".")[0] not in FOREIGN | {"outlast"}

@@ -89,6 +89,7 @@ def copy_of(state: SavedState, before: SavedState | None = None) -> SavedState:
             memory that is new to the process costs as much as the copying itself.
     """
     # the best weights are a copy already, and replaced as a whole
-    values = state.as_dict() | {"best_weights": {}}
-    ours = copied(values, before.as_dict() | {"best_weights": {}} if before else {})
-    return SavedState(**ours | {"best_weights": state.best_weights})
+    best = {"best_weights": state.best_weights, "best_buffers": state.best_buffers}
+    none: dict[str, Any] = {name: {} for name in best}
+    ours = copied(state.as_dict() | none, before.as_dict() | none if before else {})
+    return SavedState(**ours | best)

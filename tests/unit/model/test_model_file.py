@@ -63,6 +63,19 @@ def test_the_file_holds_tensors_and_plain_values_only(tmp_path: Path) -> None:
     assert json.loads(json.dumps(content)) == content
 
 
+def test_a_file_without_transient_buffers_is_read(tmp_path: Path) -> None:
+    """As earlier versions have written it."""
+    network, model = trained()
+    model.save(tmp_path / "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert content.pop("buffers") == {}
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    (tmp_path / "model.pt").write_bytes(seal(buffer.getvalue()))
+    rows = torch.randn(3, 2, 9)
+    assert torch.equal(load_model_file(tmp_path / "model.pt").build()(rows), network(rows))
+
+
 @pytest.mark.parametrize("keep", [0, 1, 21, 500, -1, -90])
 def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
     """A file cut off anywhere is an error that names it and what to do."""

@@ -1,6 +1,5 @@
 """What ranks hold for themselves: told apart by content, whatever has changed it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,13 +77,37 @@ def test_equal_content_in_another_order_is_equal() -> None:
         assert held_apart(Moving(one)) == held_apart(Moving(other))
 
 
-def test_what_the_ranks_exchange_or_train_is_left_out() -> None:
-    """Gradients make weights equal, and buffers become rank 0's."""
-    change: Callable[[Moving], Any]
-    for change in (lambda net: net.weight.data.add_(1), lambda net: net.mean.add_(1)):
-        network = Moving()
-        change(network)
-        assert held_apart(network) == held_apart(Moving())
+def test_what_the_ranks_exchange_is_left_out() -> None:
+    """Buffers become rank 0's."""
+    network = Moving()
+    network.mean.add_(1)
+    assert held_apart(network) == held_apart(Moving())
+
+
+def test_a_trained_parameter_is_looked_at_too() -> None:
+    """Equal gradients keep it equal, but for what forward itself does to it."""
+    network = Moving()
+    network.weight.data.add_(1)
+    name = "its parameter weight"
+    assert held_apart(network)[name] != held_apart(Moving())[name]
+    assert held_apart(nn.Identity()) == {}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["sparse", "sparse_csr", "sparse_csc"])
+def test_a_sparse_buffer_is_told_by_its_content(layout: str) -> None:
+    """The ranks exchange none: one that changes with the rows is refused, another is left alone."""
+
+    def network(values: torch.Tensor) -> nn.Module:
+        made = nn.Module()
+        made.register_buffer("graph", getattr(values, f"to_{layout}")())
+        return made
+
+    one, other = torch.eye(3), 2 * torch.eye(3)
+    assert held_apart(network(one)) == held_apart(network(one.clone()))
+    for values in (other, one.flip(0)):
+        assert held_apart(network(one)) != held_apart(network(values))
+    assert list(held_apart(network(one))) == ["its sparse buffer graph"]
 
 
 def test_one_rank_is_never_refused() -> None:

@@ -150,6 +150,36 @@ def test_what_has_been_frozen_stays_frozen(tmp_path: Path) -> None:
     keeps_the_law(Freezes, tmp_path)
 
 
+class StopsNorm(Own):
+    """Puts its normalization into evaluation, once, for the rest of the epoch."""
+
+    def extra(self) -> None:
+        self.norm = nn.BatchNorm1d(8)
+        self.register_buffer("steps", torch.tensor(0))
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps in (2, 7):
+                self.norm.eval()
+        return self.norm(self.body(rows)).tanh()
+
+
+class NeverTrains(StopsNorm):
+    """Keeps it in evaluation from the start, as people do with a pretrained body."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+@pytest.mark.parametrize("kind", [StopsNorm, NeverTrains])
+def test_a_layer_that_was_put_into_evaluation_stays_there(kind: type[Own], tmp_path: Path) -> None:
+    """Until the next epoch puts all of them into training."""
+    keeps_the_law(kind, tmp_path, [2, 3, 9])
+
+
 def test_a_parameter_that_validation_moves_is_refused(tmp_path: Path) -> None:
     """A stop within a validation would move it twice."""
     trainer = make_trainer(tmp_path)

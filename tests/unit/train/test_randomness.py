@@ -6,7 +6,7 @@ import torch
 from small_run import Net, make_trainer
 
 from outlast.distributed import Distributed
-from outlast.train.seeding import seed_everything
+from outlast.model.seeding import seed_everything
 
 T = TypeVar("T")
 

@@ -100,7 +100,7 @@ class Plain(nn.Module):
         (lambda: 1, lambda m: setattr(m, "thing", m.thing + 1)),
         (lambda: None, lambda m: setattr(m, "thing", "text")),
         (lambda: torch.zeros(2), lambda m: m.thing.add_(1)),
-        (lambda: torch.zeros(2), lambda m: setattr(m, "thing", torch.zeros(2))),
+        (lambda: torch.zeros(2), lambda m: setattr(m, "thing", torch.ones(2))),
         (torch.Generator, lambda m: torch.rand(1, generator=m.thing)),
         (np.random.default_rng, lambda m: m.thing.random()),
         (np.random.RandomState, lambda m: m.thing.rand()),

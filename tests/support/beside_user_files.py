@@ -1,0 +1,3 @@
+"""What a user's file imports from its side."""
+
+STEPS = {"n": 0}
