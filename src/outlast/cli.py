@@ -14,6 +14,7 @@ from typing import Any
 from outlast.config import read_yaml
 from outlast.errors import ConfigError, OutlastError
 from outlast.faults import reach
+from outlast.orphans import die_with_torchrun
 from outlast.sections import Config
 from outlast.sweep import expand
 from outlast.train.interrupt import Interrupt
@@ -160,9 +161,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     interrupt = Interrupt().install()
-    from outlast.launch import die_with_parent
-
-    die_with_parent()
+    die_with_torchrun()
     content, source = _read_config(options.config)
     for section, key, value in (
         ("checkpoint", "every_seconds", options.checkpoint_every),

@@ -13,12 +13,27 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from outlast.errors import ConfigError
+from outlast.errors import ConfigError, LostRankError
 
 T = TypeVar("T")
 
 
 CPU = torch.device("cpu")
+
+
+@contextmanager
+def _with_all() -> Iterator[None]:
+    """Do something with all ranks.
+
+    Raises:
+        LostRankError: One of them has ended. gloo's own words would only hide that.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        raise LostRankError from error
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,8 @@ class Distributed:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Replace ``tensor`` by its sum over the ranks, in place, and return it."""
         if self.world_size > 1:
-            dist.all_reduce(tensor)
+            with _with_all():
+                dist.all_reduce(tensor)
         return tensor
 
     def broadcast(self, value: T) -> T:
@@ -45,7 +61,8 @@ class Distributed:
         if self.world_size == 1:
             return value
         box = [value if self.is_main else None]
-        dist.broadcast_object_list(box, src=0, device=CPU)
+        with _with_all():
+            dist.broadcast_object_list(box, src=0, device=CPU)
         return box[0]  # type: ignore[return-value]
 
     def gather(self, value: T) -> list[T]:
@@ -53,7 +70,8 @@ class Distributed:
         if self.world_size == 1:
             return [value]
         box: list[T | None] = [None] * self.world_size
-        dist.all_gather_object(box, value)
+        with _with_all():
+            dist.all_gather_object(box, value)
         return box  # type: ignore[return-value]
 
     def gather_rows(self, rows: torch.Tensor, sizes: list[int]) -> torch.Tensor:
@@ -70,7 +88,8 @@ class Distributed:
         padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
+        with _with_all():
+            dist.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def barrier(self) -> None:
@@ -88,6 +107,7 @@ def process_group(device: str, asked: int | None = None) -> Iterator[Distributed
 
     Raises:
         ConfigError: ``cuda`` was asked for and there is none, or other ranks than asked for.
+        LostRankError: Another rank has ended.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if asked not in (None, world_size):
@@ -104,12 +124,13 @@ def process_group(device: str, asked: int | None = None) -> Iterator[Distributed
         return
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    # both backends: the small host-side questions must not wait for the device
-    dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
-    try:
-        yield Distributed(rank, world_size, place)
-    finally:
-        dist.destroy_process_group()
+    with _with_all():  # also what a user's network may ask of the others
+        # both backends: the small host-side questions must not wait for the device
+        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+        try:
+            yield Distributed(rank, world_size, place)
+        finally:
+            dist.destroy_process_group()
 
 
 def _choose_device(name: str, local_rank: int) -> torch.device:

@@ -45,6 +45,13 @@ class LostClaimError(OutlastError):
     """Another attempt has taken the run folder over, and this one must not write there any more."""
 
 
+class LostRankError(OutlastError):
+    """Another rank has ended, and this one cannot go on alone. Why, is in the line of that rank."""
+
+    def __init__(self) -> None:
+        super().__init__("another rank has ended, and this one with it")
+
+
 class NonFiniteLossError(OutlastError):
     """The main loss became NaN or infinite. Deterministic: the same run will fail the same way."""
 

@@ -2,16 +2,17 @@
 
 torchrun raises an exception of its own when a signal stops it and when a rank ends with an
 error. Both are ordinary here, and the ranks have said why. It is also where torchrun learns to
-pass on SIGUSR1 and SIGUSR2, which would end it at once and leave the ranks behind. And nobody
-trains on after whoever has started him is gone: that would be a second writer. (Linux.)
+pass on SIGUSR1 and SIGUSR2, which would end it at once and leave the ranks behind, and to wait
+until they have saved. And it saves and leaves when whoever has started it is gone. (Linux.)
 """
 
 import contextlib
-import ctypes
 import logging
+import math
 import os
 import signal
 import sys
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -19,13 +20,18 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from outlast.processes import children_of
+from outlast.orphans import TORCHRUN_PID, send_when_parent_ends
+from outlast.processes import (
+    SAME_REQUEST_S,
+    children_of,
+    descendants_of,
+    has_failed,
+    start_of,
+)
 
 # Set by the train rule to the process that torchrun must not outlive. Without it `nohup torchrun
 # ... &` outlives the shell, as people expect.
 END_WITH_PARENT = "OUTLAST_END_WITH_PARENT"
-# set by torchrun for its ranks
-TORCHRUN_PID = "OUTLAST_TORCHRUN_PID"
 FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -35,6 +41,12 @@ FORWARDED = (
     signal.SIGUSR2,
 )
 NOBODY_SENDS = "SIGURG"
+# of ours: a signal that people send as well would look like a second request
+PARENT_IS_GONE = signal.SIGRTMIN
+# So long the other ranks may take to leave after one that has failed: they may wait for it.
+FAILED_S = 30.0
+# the second request lets the ranks leave unsaved, if they can hear it
+KILLING_REQUEST = 3
 
 
 class QuietLogsSpecs(DefaultLogsSpecs):
@@ -63,30 +75,88 @@ class QuietLogsSpecs(DefaultLogsSpecs):
         # short that the first one began, and the ranks with it
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NOBODY_SENDS
         for number in FORWARDED:
-            signal.signal(number, _shut_down_once)
+            signal.signal(number, _pass_on)
+        _shutdown.num_ranks = len(envs)
         os.environ[TORCHRUN_PID] = str(os.getpid())
         if parent := os.environ.get(END_WITH_PARENT):
-            _send_when_parent_ends(signal.SIGTERM)
+            signal.signal(PARENT_IS_GONE, _shut_down_alone)
+            send_when_parent_ends(PARENT_IS_GONE)
             if os.getppid() != int(parent):  # while torch was imported, which takes seconds
                 print("torchrun: whoever started it is gone, so nothing is trained", flush=True)
                 raise SystemExit(1)
         return super().reify(envs)
 
 
-_is_shutting_down = False
+class _Shutdown:
+    """What torchrun was asked for, and how it ends its ranks.
+
+    torchrun itself would send SIGKILL after 30 s, whatever the ranks are doing: a step and a save
+    may take longer, and whoever has asked knows how much time there is. So it learns of the
+    request when the ranks have left.
+    """
+
+    def __init__(self) -> None:
+        self.num_ranks = 0
+        self.requests = 0
+        self._last = -math.inf
+
+    def ask(self, number: signal.Signals) -> None:
+        """Pass a request on. The first one waits for the ranks.
+
+        Raises:
+            SignalException: The ranks have left; for torchrun.
+        """
+        is_first, now = self.requests == 0, time.monotonic()
+        family = [(pid, start_of(pid)) for pid in descendants_of(os.getpid())] if is_first else []
+        if now - self._last > SAME_REQUEST_S:
+            self.requests, self._last = self.requests + 1, now
+        if self.requests == KILLING_REQUEST:
+            print("torchrun: asked for the third time: the ranks are killed", flush=True)
+        _send_to_ranks(signal.SIGKILL if self.requests >= KILLING_REQUEST else number)
+        if is_first:
+            self._wait_for_ranks(family)
+            raise SignalException(f"torchrun got {number.name}", sigval=number)
+
+    def _wait_for_ranks(self, family: list[tuple[int, str | None]]) -> None:
+        """Wait until the ranks have saved and left; not for ever once one has failed.
+
+        Args:
+            family: All processes below torchrun as the signal came. Behind a wrapper that died of
+                it, a rank is nobody's child.
+        """
+        until = math.inf
+        while time.monotonic() < until:
+            ranks = children_of(os.getpid())
+            any_failed = len(ranks) < self.num_ranks or any(map(has_failed, ranks))
+            awaited = family if any_failed else [(pid, start_of(pid)) for pid in ranks]
+            if not any(start and start_of(pid) == start for pid, start in awaited):
+                return
+            if any_failed and until == math.inf:
+                until = time.monotonic() + FAILED_S
+            time.sleep(0.1)
 
 
-def _shut_down_once(number: int, _frame: FrameType | None) -> None:
-    """Let torchrun pass on the first signal and wait for the ranks; pass on later ones as well."""
-    global _is_shutting_down
-    if _is_shutting_down:
-        for pid in children_of(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
+_shutdown = _Shutdown()
+
+
+def _pass_on(number: int, _frame: FrameType | None) -> None:
+    _shutdown.ask(signal.Signals(number))
+
+
+def _shut_down_alone(_number: int, _frame: FrameType | None) -> None:
+    """Save and leave, as whoever has started us is gone; that is no second request."""
+    if _shutdown.requests == 0:
+        _shutdown.ask(signal.SIGTERM)
+
+
+def _send_to_ranks(number: signal.Signals) -> None:
+    """Send a signal to the sessions of the ranks: a rank may have been started by a wrapper."""
+    for pid in children_of(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                os.killpg(pid, number)
+            except ProcessLookupError:  # it has just been started, and has no session yet
                 os.kill(pid, number)
-        return
-    _is_shutting_down = True
-    sigval = signal.Signals(number)
-    raise SignalException(f"torchrun got {sigval.name}", sigval=sigval)
 
 
 def _explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -115,22 +185,3 @@ def _ending(exit_code: int) -> str:
     if exit_code < 0:
         return f"was killed by {signal.Signals(-exit_code).name}"
     return f"ended with exit code {exit_code}"
-
-
-def die_with_parent() -> None:
-    """End this rank when its torchrun is gone (Linux).
-
-    The ranks are in sessions of their own: a SIGKILL of torchrun would leave them training, and
-    the retry would be a second writer beside them.
-    """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return
-    parent = int(os.environ.get(TORCHRUN_PID, os.getppid()))
-    _send_when_parent_ends(signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we had asked
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _send_when_parent_ends(number: signal.Signals) -> None:
-    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    ctypes.CDLL(None).prctl(set_death_signal, number)

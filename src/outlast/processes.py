@@ -1,7 +1,16 @@
-"""Processes as the kernel knows them (Linux). No torch: asked before it is imported."""
+"""Processes as the kernel knows them (Linux), and how those of a run understand each other.
+
+No torch: asked before it is imported.
+"""
 
 import contextlib
+import os
 from pathlib import Path
+
+# sysexits.h: EX_TEMPFAIL, "try again". torchrun turns it into 1; status.json keeps the reason.
+EXIT_INTERRUPTED = 75
+# One request may arrive twice: from the terminal or SLURM, and again through torchrun.
+SAME_REQUEST_S = 2.0
 
 
 def children_of(pid: int) -> list[int]:
@@ -13,3 +22,44 @@ def children_of(pid: int) -> list[int]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 pids += map(int, (task / "children").read_text().split())
     return pids
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return the ids of the children of ``pid``, of theirs, and so on."""
+    pids = children_of(pid)
+    for child in pids:  # grows as we go
+        pids += children_of(child)
+    return pids
+
+
+def ancestors_of(pid: int) -> list[int]:
+    """Return the ids of the parent of ``pid``, of its parent, and so on."""
+    pids: list[int] = []
+    while (fields := _stat(pid)) and (pid := int(fields[1])) > 0:
+        pids.append(pid)
+    return pids
+
+
+def start_of(pid: int) -> str | None:
+    """Return what tells a process from a later one of the same id; None for none or a zombie."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else fields[19]  # in ticks since the boot
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of proc(5) from the state on; the name before it may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def has_failed(child: int) -> bool:
+    """Tell whether a child of ours has ended with an error, or was killed. Collects no zombie."""
+    try:
+        end = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True  # somebody has collected it, and knows
+    if end is None:
+        return False
+    return end.si_code != os.CLD_EXITED or end.si_status not in (0, EXIT_INTERRUPTED)

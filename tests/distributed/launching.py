@@ -16,14 +16,25 @@ TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--logs-specs", "outlast"]
 
 
 class Launch:
-    """A torchrun of two ranks, each `outlast train`."""
+    """A torchrun of two ranks, each `outlast train`.
+
+    ``wrapper``: a shell line that starts a rank, with the rank's command as its arguments.
+    """
 
     def __init__(
-        self, config: dict[str, Any], data: Path, folder: Path, **environment: str
+        self,
+        config: dict[str, Any],
+        data: Path,
+        folder: Path,
+        wrapper: str | None = None,
+        **environment: str,
     ) -> None:
         self.folder, self.log = folder, folder / "output"
         folder.mkdir()
-        command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "outlast", "train", "--device", "cpu"]
+        command = [*TORCHRUN, "--nproc-per-node", "2"]
+        if wrapper:
+            command += ["--no-python", "bash", "-c", wrapper, "bash", sys.executable]
+        command += ["-m", "outlast", "train", "--device", "cpu"]
         command += ["--config", json.dumps(config), "--data", str(data), "--out", str(folder)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -37,8 +48,13 @@ class Launch:
         while "epoch 1/" not in self.log.read_text():
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
-        for child in psutil.Process(self.process.pid).children():
-            self.ranks[int(child.environ()["RANK"])] = child
+        self.find_ranks()
+
+    def find_ranks(self) -> None:
+        """Find both ranks below torchrun."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if "python" in child.name():
+                self.ranks[int(child.environ()["RANK"])] = child
         assert sorted(self.ranks) == [0, 1]
 
     def end(self, timeout_s: float) -> str:

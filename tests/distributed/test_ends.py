@@ -1,4 +1,5 @@
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -114,6 +115,9 @@ def test_a_killed_rank_ends_all(
     output = launch.end(40)
     assert launch.process.returncode == 1
     assert "torchrun: rank 1 was killed by SIGKILL" in output, output
+    assert "error: another rank has ended, and this one with it" in output
+    (attempt,) = (tmp_path / "run" / "attempts.jsonl").read_text().splitlines()
+    assert json.loads(attempt)["reason"] == "another rank has ended, and this one with it"
 
 
 def test_a_killed_torchrun_leaves_no_rank(
@@ -125,6 +129,97 @@ def test_a_killed_torchrun_leaves_no_rank(
     launch.wait_until_it_trains()
     launch.process.kill()
     launch.end(5)
+
+
+WRAPPER = '"$@"; echo "rank has ended with $?"'
+
+
+def test_a_killed_torchrun_leaves_no_rank_behind_a_wrapper(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """A profiler, or a shell with a second command: the parent of a rank is not torchrun."""
+    launch = Launch(CONFIG, data, tmp_path / "run", wrapper=WRAPPER)
+    launches.append(launch)
+    launch.wait_until_it_trains()
+    launch.process.kill()
+    output = launch.end(15)
+    # by whoever looks first; the other may hear of him before
+    assert f"ends: its torchrun (process {launch.process.pid}) is gone" in output, output
+
+
+def test_a_signal_saves_behind_a_wrapper(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """The wrapper itself dies of it, and torchrun waits for the ranks all the same."""
+    fault = "point=copied do=sleep for=4"
+    launch = Launch(CONFIG, data, tmp_path / "run", wrapper=WRAPPER, OUTLAST_FAULT=fault)
+    launches.append(launch)
+    launch.wait_until_it_trains()
+    launch.process.terminate()
+    output = launch.end(20)
+    assert "SIGTERM: interrupted in epoch" in output, output
+    assert "the state is saved" in output, output
+
+
+def test_a_rank_whose_torchrun_is_not_above_it_says_so(data: Path, tmp_path: Path) -> None:
+    """It ended before the rank could look, or is hidden by a container: no rank dies in silence."""
+    command = [sys.executable, "-m", "outlast", "train", "--config", json.dumps(CONFIG)]
+    command += ["--data", str(data), "--out", str(tmp_path / "run")]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    environment = {"TORCHELASTIC_RUN_ID": "1", "OUTLAST_TORCHRUN_PID": str(gone.pid), "RANK": "1"}
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert f"rank 1 ends: its torchrun (process {gone.pid}) is gone" in done.stdout
+
+
+@pytest.mark.parametrize("sent", [[], [signal.SIGINT]], ids=["asked by nobody", "Ctrl-C before"])
+def test_a_parent_that_dies_is_a_request_and_never_the_second(
+    data: Path, tmp_path: Path, sent: list[signal.Signals]
+) -> None:
+    """Snakemake dies, two seconds after a Ctrl-C or without one: the ranks save and leave."""
+    log, run = tmp_path / "log", tmp_path / "run"
+    command = [*TORCHRUN, "--nproc-per-node", "1", "-m", "outlast", "train", "--device", "cpu"]
+    command += ["--config", json.dumps(CONFIG), "--data", str(data), "--out", str(run)]
+    line = f"OUTLAST_END_WITH_PARENT=$$ {shlex.join(command)} > {shlex.quote(str(log))} 2>&1"
+    environment = {**os.environ, "OUTLAST_FAULT": "point=batch at=20 do=sleep for=6"}
+    parent = subprocess.Popen(["bash", "-c", f"{line}; true"], env=environment)
+    deadline = time.monotonic() + 60
+    while not log.exists() or "epoch 1/" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    (torchrun,) = psutil.Process(parent.pid).children()
+    for number in sent:
+        torchrun.send_signal(number)
+        time.sleep(2.5)
+    parent.kill()
+    parent.wait()
+    gone, _ = psutil.wait_procs([torchrun], timeout=30)
+    assert gone
+    name = sent[0].name if sent else "SIGTERM"
+    assert f"{name}: interrupted in epoch" in log.read_text(), log.read_text()
+    assert (run / "model_resume.pt").exists()
+
+
+def test_the_ranks_leave_together_after_a_loss_that_is_not_finite(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """Rank 0 finishes its write first: torchrun ends the others soon after one has left."""
+    slow_disk = "point=fsync times=99 do=sleep for=2"
+    config = with_network("Spoiled") | {"checkpoint": {"every_seconds": 0.001}}
+    launch = Launch(config, data, tmp_path / "run", OUTLAST_FAULT=slow_disk)
+    launches.append(launch)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "run").glob(".writer-*/model_resume*")):
+        assert time.monotonic() < deadline, launch.log.read_text()
+        time.sleep(0.01)
+    launch.find_ranks()
+    psutil.wait_procs([launch.ranks[1]], timeout=30)
+    assert (tmp_path / "run" / "failure.json").exists(), launch.log.read_text()
+    assert "is not finite" in launch.end(20)
 
 
 def test_a_parent_that_is_gone_before_torchrun_looks_leaves_no_trainer(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from killing import Run, assert_same
 
@@ -64,6 +65,40 @@ def test_repeated_signals_do_not_cut_the_save_short(data: Path, tmp_path: Path) 
     assert "the state is saved" in run.log, run.log
     assert "Traceback" not in run.log
     assert (run.folder / "model_resume.pt").exists()
+
+
+@pytest.mark.parametrize("what", ["step", "write"])
+def test_torchrun_waits_as_long_as_it_takes(what: str, data: Path, tmp_path: Path) -> None:
+    """A step or a write longer than torchrun's patience, 30 s by default: nothing is lost."""
+    run = Run(tmp_path / "run", data, world_size=2, every_seconds=3600)
+    run.environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}
+    point = "copied" if what == "write" else "batch at=2 times=2 rank=1"
+    run.environment["OUTLAST_FAULT"] = f"point={point} do=sleep for=3"
+    assert interrupt_once_training(run, signal.SIGUSR1) > 2, run.log
+    assert "the state is saved" in run.log, run.log
+    assert run.log.splitlines()[-1] == "torchrun: stopped by SIGUSR1"
+    assert "Traceback" not in run.log
+    assert (run.folder / "model_resume.pt").exists()
+
+
+def test_a_rank_that_is_stuck_is_killed_by_the_third_request(data: Path, tmp_path: Path) -> None:
+    """It hears no signal; who asks again and again is not made to wait for it."""
+    run = Run(tmp_path / "run", data, every_seconds=3600)
+    process = run.start()
+    while not run.trains():
+        assert process.poll() is None, run.log
+        time.sleep(0.01)
+    (rank,) = psutil.Process(process.pid).children()
+    rank.suspend()
+    for _ in range(3):
+        assert process.poll() is None, run.log
+        process.send_signal(signal.SIGINT)
+        time.sleep(2.2)
+    assert process.wait(10) != 0
+    assert not rank.is_running()
+    assert "asked for the third time" in run.log
+    assert run.log.splitlines()[-1] == "torchrun: stopped by SIGINT"
+    assert "Traceback" not in run.log
 
 
 def test_signal_during_validation_saves(

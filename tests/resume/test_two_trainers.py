@@ -90,6 +90,23 @@ def test_who_waits_can_be_stopped(data: Path, tmp_path: Path) -> None:
     kill_tree(first)
 
 
+def test_who_waits_leaves_before_its_deadline(data: Path, tmp_path: Path) -> None:
+    """In one line, before SLURM kills it without one; the first trains on."""
+    run = Run(tmp_path / "run", data, world_size=2, wait_s=1.0)
+    first = run.start()
+    wait_for(run.trains, run)
+    deadline = time.time() + 26  # some 6 to start; then too little to wait for anybody
+    run.environment = {"OUTLAST_DEADLINE": str(deadline)}
+    second = run.start()
+    assert second.wait(60) != 0
+    assert time.time() < deadline
+    line = "the walltime is near: interrupted while waiting for process"
+    assert run.log.count(line) == 1, run.log
+    assert "Traceback" not in run.log
+    assert first.poll() is None
+    kill_tree(first)
+
+
 def test_a_paused_owner_is_followed_and_writes_nothing_when_it_wakes(
     data: Path,
     undisturbed: Undisturbed,

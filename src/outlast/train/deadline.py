@@ -60,6 +60,12 @@ class Deadline:
         """Learn how long a save takes."""
         self._longest_save = max(self._longest_save, seconds)
 
+    def is_too_near_to_wait(self) -> bool:
+        """Tell whether who waits for another attempt must leave."""
+        left = self.seconds_left
+        # between two looks he asks for the job of the other
+        return left is not None and left < LEAVE_S + slurm.TIMEOUT_S
+
     def is_near(self) -> bool:
         """Tell, at a step boundary, whether the next one may be too late."""
         if self._end is None:

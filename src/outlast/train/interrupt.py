@@ -5,10 +5,10 @@ import signal
 import time
 from types import FrameType
 
+from outlast.processes import SAME_REQUEST_S
+
 # SIGHUP: a terminal or an ssh connection that is closed
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# One request may arrive twice: from the terminal or SLURM, and again through torchrun.
-SAME_REQUEST_S = 2.0
 
 
 class Interrupt:

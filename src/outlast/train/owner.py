@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast import slurm
+from outlast.processes import start_of
 
 ASK_SLURM_EVERY_S = 10.0
 
@@ -42,7 +43,7 @@ def this_process() -> dict[str, Any]:
         "host": socket.gethostname(),
         "machine": machine(),
         "pid": os.getpid(),
-        "process": _process(os.getpid()),
+        "process": start_of(os.getpid()),
         "job": slurm.own_job(),
         "cluster": slurm.own_cluster(),
     }
@@ -56,21 +57,12 @@ def machine() -> str:
     return ""
 
 
-def _process(pid: int) -> str | None:
-    """Return what tells a process from a later one of the same id; None for none or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]  # its start, in ticks since the boot
-
-
 def _is_dead_here(owner: dict[str, Any]) -> bool:
     """Tell whether the owner was a process of this very machine, and is gone."""
     here, pid = machine(), owner.get("pid")
     if not here or owner.get("machine") != here or not isinstance(pid, int):
         return False
-    return _process(pid) != owner.get("process")
+    return start_of(pid) != owner.get("process")
 
 
 def _has_ended(owner: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """One attempt of one run: build the parts from the config, train, and return an exit code."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -15,13 +16,21 @@ from outlast.data.augment import refuse_idle_augment
 from outlast.data.dataset import DataSet
 from outlast.data.store import check_prepared, open_data
 from outlast.distributed import Distributed, process_group
-from outlast.errors import ConfigError, InterruptedRunError, ModelError, OutlastError
+from outlast.errors import (
+    ConfigError,
+    InterruptedRunError,
+    LostRankError,
+    ModelError,
+    NonFiniteLossError,
+    OutlastError,
+)
 from outlast.faults import reach
 from outlast.model.build import build_network
 from outlast.model.heads import Adversary, Regression, StudyNetwork, count_features
 from outlast.model.seeding import seed_everything
 from outlast.objective.build import build_objective
 from outlast.objective.objective import Objective
+from outlast.processes import EXIT_INTERRUPTED
 from outlast.recipe import fingerprint
 from outlast.sections import Config, TrainingSection
 from outlast.train.claim import Claim
@@ -34,8 +43,6 @@ from outlast.train.trainer import Trainer
 
 log = logging.getLogger("outlast")
 
-# sysexits.h: EX_TEMPFAIL, "try again". torchrun turns it into 1; status.json keeps the reason.
-EXIT_INTERRUPTED = 75
 # between two looks at the claim of another attempt
 WAIT_S = 0.5
 
@@ -71,14 +78,8 @@ def train_run(
                 log.warning("%s", error)
             return EXIT_INTERRUPTED
         except OutlastError as error:
-            if is_main:
+            if is_main or isinstance(error, LostRankError):  # rank 0 may be the lost one
                 log.error("error: %s", error)
-            return 1
-        except RuntimeError as error:
-            if "gloo" not in str(error):
-                raise
-            # why, is in the line of that rank or of torchrun; gloo's own words would only hide it
-            log.error("error: another rank has ended, and this one with it")
             return 1
         except OSError as error:  # the outputs, at the end: they need the disk
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -99,39 +100,52 @@ def _train_claimed(
 ) -> None:
     """Train as the only one in the folder."""
     claim = Claim(folder)
-    _acquire(claim, interrupt, ranks)
+    deadline = Deadline.of_this_job() if ranks.is_main else Deadline()
+    _acquire(claim, interrupt, deadline, ranks)
     ledger = None
     try:
         ledger = Ledger(folder, claim, interrupt.started) if ranks.is_main else None
-        trainer = _build_everywhere(config, data_folder, claim, interrupt, ranks, ledger)
+        trainer = _build_everywhere(config, data_folder, claim, interrupt, deadline, ranks, ledger)
         training = config.training
         trainer.train(training.epochs, training.early_stopping_patience, progress)
         reach("leave")
     except BaseException as error:
         if ledger:
             ledger.fail(error)
+        if isinstance(error, NonFiniteLossError):
+            # All ranks have it. torchrun ends the others soon after one has left, and rank 0 may
+            # have to finish a write first.
+            with contextlib.suppress(LostRankError):
+                ranks.barrier()
         raise
     finally:
         if ranks.is_main:
             claim.release()
 
 
-def _acquire(claim: Claim, interrupt: Interrupt, ranks: Distributed) -> None:
-    """Wait until the folder is free. Rank 0 claims it for all.
+def _acquire(claim: Claim, interrupt: Interrupt, deadline: Deadline, ranks: Distributed) -> None:
+    """Wait until the folder is free. Rank 0 claims it for all, and knows the deadline.
 
     Raises:
-        InterruptedRunError: Asked to stop while waiting.
+        InterruptedRunError: Asked to stop while waiting, or the walltime is near.
     """
     told = None
     # each round is a collective: a rank that only waited for rank 0 would give up after a while
     while owner := ranks.broadcast(claim.try_acquire() if ranks.is_main else None):
-        if any(ranks.gather(interrupt.received is not None)):
-            name = interrupt.received.name if interrupt.received else "signal on another rank"
-            raise InterruptedRunError(f"{name}: interrupted while waiting for {owner}")
+        why = ranks.gather(_why_to_leave(interrupt, deadline))
+        if any(why):
+            first = why[ranks.rank] or next(filter(None, why))
+            raise InterruptedRunError(f"{first}: interrupted while waiting for {owner}")
         if owner != told:
             log.info("%s trains this run: waiting until it ends or gives no sign of life", owner)
             told = owner
         time.sleep(WAIT_S)
+
+
+def _why_to_leave(interrupt: Interrupt, deadline: Deadline) -> str | None:
+    if interrupt.received:
+        return interrupt.received.name
+    return "the walltime is near" if deadline.is_too_near_to_wait() else None
 
 
 def _build_everywhere(
@@ -139,13 +153,14 @@ def _build_everywhere(
     data_folder: Path,
     claim: Claim,
     interrupt: Interrupt,
+    deadline: Deadline,
     ranks: Distributed,
     ledger: Ledger | None,
 ) -> Trainer:
     """Build the trainer on every rank, or raise the same error on every rank."""
     trainer, error = None, None
     try:
-        trainer = _build(config, data_folder, claim, interrupt, ranks, ledger)
+        trainer = _build(config, data_folder, claim, interrupt, deadline, ranks, ledger)
     except OutlastError as problem:
         error = problem
     # a rank that fails alone would leave the others waiting in their first collective
@@ -172,6 +187,7 @@ def _build(
     data_folder: Path,
     claim: Claim,
     interrupt: Interrupt,
+    deadline: Deadline,
     ranks: Distributed,
     ledger: Ledger | None,
 ) -> Trainer:
@@ -197,7 +213,7 @@ def _build(
         distributed=ranks,
         interrupt=interrupt,
         claim=claim,
-        deadline=Deadline.of_this_job() if ranks.is_main else None,
+        deadline=deadline,
         ledger=ledger,
     )
 
