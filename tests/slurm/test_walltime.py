@@ -37,12 +37,12 @@ def test_three_walltimes_without_a_warning(workflow, undisturbed) -> None:
 def test_three_walltimes_foreseen(workflow, undisturbed) -> None:
     """The run asks SLURM for its end, saves and leaves before: no step is lost."""
     work = workflow(processes=2)
-    work.wait_s(0.5)
+    work.wait_s(2)
     work.start()
     job = None
     for _ in range(3):
         job = work.training_job(other_than=job)
-        end_at_walltime(job, in_s=45)  # some 8 to start, 10 to leave
+        end_at_walltime(job, in_s=45)  # some 8 to start, 18 to leave
         assert work.until_ended(job) == "FAILED", "SLURM had to end it"
     work.wait_s(FAST)
     work.finish()
