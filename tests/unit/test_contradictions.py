@@ -65,6 +65,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"training": {"precision": "float16"}, "launch": {"device": "cpu"}},
         "training.precision: float16 needs a GPU",
     ),
+    (
+        {"launch": {"device": "cpu"}, "resources": {"gpus": 1}},
+        "resources.gpus: 1, and launch.device: cpu would leave them idle",
+    ),
+    (
+        {"launch": {"processes": 4}, "resources": {"gpus": 2}},
+        "resources.gpus: 2, and launch.processes: 4; each rank has one GPU of its own",
+    ),
     ({"adversary": {"strength": 0.1}}, "adversary.strength: 0.1 needs data.confound"),
     ({"regression": {"weight": 0.5}}, "regression.weight: 0.5 needs data.target"),
 ]
