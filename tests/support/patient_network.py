@@ -39,8 +39,9 @@ class PatientNet(nn.Module):
                 file.write(f"{time.time()}\n")  # a line for each part of a batch
         if marks and not torch.is_grad_enabled() and len(rows) > 2:  # no trial at the start
             Path(marks, "validation").touch()
-        if self.training and torch.is_grad_enabled() and not HOG:
-            HOG.append(b"x" * (int(os.environ.get("OUTLAST_TEST_HOG_MB", "0")) * 1_000_000))
+        megabytes = int(os.environ.get("OUTLAST_TEST_HOG_MB", "0"))
+        if megabytes and self.training and torch.is_grad_enabled() and not HOG:
+            HOG.append(b"x" * (megabytes * 1_000_000))
         wait = os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")
         time.sleep(float(Path(wait).read_text() if Path(wait).is_file() else wait))
         return self.head(self.body(rows))

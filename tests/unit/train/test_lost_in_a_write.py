@@ -40,7 +40,7 @@ class Overtaken:
         trainer = make_trainer(self.folder)
         trainer.train_epoch()
         trainer.validate()
-        trainer._finish_epoch(0.0, 1)
+        trainer._finish_epoch(1)
         trainer._keeper._writer.drain()
         return trainer
 
