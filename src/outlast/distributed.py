@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from outlast.errors import ConfigError, LostRankError
+from outlast.errors import ConfigError, LostRankError, PlaceError
 
 T = TypeVar("T")
 
@@ -107,6 +107,7 @@ def process_group(device: str, asked: int | None = None) -> Iterator[Distributed
 
     Raises:
         ConfigError: ``cuda`` was asked for and there is none, or other ranks than asked for.
+        PlaceError: This rank has no device, or does not meet the others.
         LostRankError: Another rank has ended.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -126,11 +127,23 @@ def process_group(device: str, asked: int | None = None) -> Iterator[Distributed
         torch.cuda.set_device(place)
     with _with_all():  # also what a user's network may ask of the others
         # both backends: the small host-side questions must not wait for the device
-        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+        _meet("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
         try:
             yield Distributed(rank, world_size, place)
         finally:
             dist.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    try:
+        dist.init_process_group(backend)
+    except RuntimeError as error:  # with another rank's end, or a network that is none
+        raise PlaceError(
+            [
+                f"launch: the ranks could not meet ({' '.join(str(error).split())}); one has"
+                " ended, or look at GLOO_SOCKET_IFNAME and at the host names of the nodes"
+            ]
+        ) from error
 
 
 def _choose_device(name: str, local_rank: int) -> torch.device:
@@ -138,7 +151,7 @@ def _choose_device(name: str, local_rank: int) -> torch.device:
     if name == "cpu" or (name == "auto" and available == 0):
         return CPU
     if local_rank >= available:
-        raise ConfigError(
+        raise PlaceError(
             [
                 f"launch.device: {name} with rank {local_rank} of this node, and the node shows"
                 f" {available} GPU(s); lower launch.processes, ask for more GPUs, or use cpu"

@@ -29,6 +29,10 @@ class ConfigError(OutlastError):
         return type(self), (self.problems, self.source)
 
 
+class PlaceError(ConfigError):
+    """A device is missing for this rank, of which no other rank can tell."""
+
+
 class DataError(OutlastError):
     """The data do not fit what the configuration says of them."""
 

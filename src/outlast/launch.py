@@ -26,6 +26,7 @@ from outlast.processes import (
     children_of,
     descendants_of,
     has_failed,
+    members_of,
     start_of,
 )
 
@@ -75,6 +76,8 @@ class QuietLogsSpecs(DefaultLogsSpecs):
         # short that the first one began, and the ranks with it
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = NOBODY_SENDS
         for number in FORWARDED:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
             signal.signal(number, _pass_on)
         _shutdown.num_ranks = len(envs)
         os.environ[TORCHRUN_PID] = str(os.getpid())
@@ -107,7 +110,7 @@ class _Shutdown:
             SignalException: The ranks have left; for torchrun.
         """
         is_first, now = self.requests == 0, time.monotonic()
-        family = [(pid, start_of(pid)) for pid in descendants_of(os.getpid())] if is_first else []
+        family = [(pid, start_of(pid)) for pid in _family()] if is_first else []
         if now - self._last > SAME_REQUEST_S:
             self.requests, self._last = self.requests + 1, now
         if self.requests == KILLING_REQUEST:
@@ -147,6 +150,12 @@ def _shut_down_alone(_number: int, _frame: FrameType | None) -> None:
     """Save and leave, as whoever has started us is gone; that is no second request."""
     if _shutdown.requests == 0:
         _shutdown.ask(signal.SIGTERM)
+
+
+def _family() -> list[int]:
+    """Return all below us, those included whose wrapper has died of the same signal before us."""
+    own = os.getpid()
+    return sorted({*descendants_of(own), *members_of(children_of(own))})
 
 
 def _send_to_ranks(number: signal.Signals) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 from outlast import slurm
 
 PLUGIN = "snakemake_executor_plugin_slurm"
-# a single answer of squeue without the job may be one of a slurmctld that has just started
-LOOKS = 2
+# A single answer of squeue may be that of a new slurmctld; and where Snakemake asks the database
+# for a job, it may get its answer after squeue has forgotten the job.
+LOOKS = {slurm.PREEMPTED: 2, slurm.FORGOTTEN: 5}
 
 
 def notice_lost_jobs() -> None:
@@ -39,7 +40,9 @@ def notice_lost_jobs() -> None:
             if job_id not in lost:
                 del seen[job_id]
         seen.update(list(lost))
-        given_up = [job_id for job_id in known if job_id in lost and seen[job_id] >= LOOKS]
+        given_up = [
+            job_id for job_id in known if job_id in lost and seen[job_id] >= LOOKS[lost[job_id]]
+        ]
         for job_id in given_up:
             self.report_job_error(
                 known[job_id], msg=f"SLURM-job '{job_id}' failed: {lost[job_id]}. "

@@ -5,6 +5,7 @@ No torch: asked before it is imported.
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 # sysexits.h: EX_TEMPFAIL, "try again". torchrun turns it into 1; status.json keeps the reason.
@@ -30,6 +31,13 @@ def descendants_of(pid: int) -> list[int]:
     for child in pids:  # grows as we go
         pids += children_of(child)
     return pids
+
+
+def members_of(sessions: Iterable[int]) -> list[int]:
+    """Return the ids of the processes in sessions, also of one whose leader has ended."""
+    wanted = set(map(str, sessions))
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if (fields := _stat(pid)) and fields[3] in wanted]
 
 
 def ancestors_of(pid: int) -> list[int]:

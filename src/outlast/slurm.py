@@ -7,6 +7,9 @@ import time
 from collections.abc import Sequence
 
 TIMEOUT_S = 10
+# why a job is lost
+PREEMPTED = "it was preempted, and SLURM does not start it again"
+FORGOTTEN = "SLURM knows nothing of it any more"
 # Of these nothing of a job runs any more. Any other name, that of a later SLURM too, may be one of
 # a job that runs or will again: SUSPENDED, COMPLETING, REQUEUED; REVOKED runs on another cluster.
 ENDED = {
@@ -57,10 +60,10 @@ def lost_jobs(jobs: Sequence[str]) -> dict[str, str]:
     if asked is None or asked.returncode != 0:
         return {}  # slurmctld is away, and will be back
     states = dict(line.partition("|")[::2] for line in asked.stdout.split())
-    reasons = {job: "SLURM knows nothing of it any more" for job in jobs if job not in states}
+    reasons = {job: FORGOTTEN for job in jobs if job not in states}
     # one that SLURM starts again is PENDING
     preempted = [job for job in jobs if states.get(job) == "PREEMPTED"]
-    return reasons | dict.fromkeys(preempted, "it was preempted, and SLURM does not start it again")
+    return reasons | dict.fromkeys(preempted, PREEMPTED)
 
 
 def end_of(job: str) -> float | None:

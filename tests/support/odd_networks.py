@@ -50,3 +50,15 @@ class Drawing(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.head(nn.functional.dropout(rows, 0.3, training=True))
+
+
+class Recurrent(nn.Module):
+    """For which torch has no half precision on a CPU."""
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 8, batch_first=True)
+        self.head = nn.Linear(8, num_outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(self.lstm(rows[:, :, None])[0][:, -1])

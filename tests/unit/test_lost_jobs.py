@@ -55,11 +55,11 @@ def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return all_looks
 
 
-def test_a_preempted_and_a_forgotten_job_are_failures_at_the_second_look(looks: Any) -> None:
-    """Once each, and the others are left to the plugin."""
+def test_a_preempted_and_a_forgotten_job_are_failures_in_the_end(looks: Any) -> None:
+    """Once each, at the second and at the fifth look; the others are left to the plugin."""
     answer = "echo '1|RUNNING'; echo '2|PREEMPTED'"
-    left, errors = looks([answer] * 3, "1", "2", "3")
-    assert left == [["1", "2", "3"], ["1"], ["1"]]
+    left, errors = looks([answer] * 6, "1", "2", "3")
+    assert left == [["1", "2", "3"], *[["1", "3"]] * 3, ["1"], ["1"]]
     assert len(errors) == 2
     assert "'2' failed: it was preempted, and SLURM does not start it again" in errors[0]
     assert "'3' failed: SLURM knows nothing of it any more" in errors[1]

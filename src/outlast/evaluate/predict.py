@@ -60,13 +60,16 @@ def predict(
     study = model_file.build_study().to(device)
     normalization = Normalization.from_state(model_file.normalization)
     reader = BatchReader(data, device, normalization)
+    # half precision is for GPUs: on a CPU torch lacks kernels (LSTM), and has slow ones
+    is_half_on_cpu = model_file.precision == "float16" and device.type == "cpu"
+    precision = "float32" if is_half_on_cpu else model_file.precision
     logits = [torch.empty(0, model_file.num_outputs)]
     targets, representations = [torch.empty(0).double()], [torch.empty(0, 0)]
     with torch.inference_mode(), randomness_kept():
         for step in range(num_steps(len(rows), batch_size)):
             batch = reader.read(batch_of(rows, step, batch_size))
             seed_everything(step_seed(model_file.seed, 0, step, 0), device)
-            with autocast(model_file.precision, device):
+            with autocast(precision, device):
                 outputs = study(*batch.inputs)
             # a binary network may give (rows,) instead of (rows, 1)
             logits.append(outputs.logits.reshape(len(batch.label), -1).float().cpu())

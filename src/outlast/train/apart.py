@@ -88,7 +88,7 @@ def sum_of_bits(weight: Tensor) -> Tensor:
     return flat.view(word).sum()
 
 
-def _parts_of(value: Tensor) -> list[Tensor]:
+def parts_of(value: Tensor) -> list[Tensor]:
     """Return the plain tensors that a sparse one is made of; none of what is of another kind."""
     if value.layout == torch.sparse_coo:
         return [value._indices(), value._values()]
@@ -102,7 +102,7 @@ def _parts_of(value: Tensor) -> list[Tensor]:
 def _content(value: Any) -> str:
     """Return something small that is the same for equal content; of plain values and tensors."""
     if isinstance(value, Tensor) and not is_plain(value):
-        return repr([value.shape, value.dtype, *map(_content, _parts_of(value))])
+        return repr([value.shape, value.dtype, *map(_content, parts_of(value))])
     if isinstance(value, Tensor):
         content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{value.dtype} {tuple(value.shape)} {digest(content)}"

@@ -17,7 +17,7 @@ from outlast.model.weights import is_extra_state
 from outlast.recipe import Recipe, changed_keys, fingerprint, is_same
 from outlast.train.claim import Claim, Unclaimed, writing
 from outlast.train.readable import refuse_unreadable
-from outlast.train.state import FORMAT, SavedState
+from outlast.train.state import READABLE_FORMATS, SavedState
 from outlast.train.state_file import UnusableState, read_state
 
 MODEL_RESUME = "model_resume.pt"
@@ -137,7 +137,8 @@ class Checkpoints:
         """Take back what was set aside, if it is of this recipe and further than ``state``."""
         best, place = state, None
         own = sorted(self.folder.glob(f"model_resume.{fingerprint(recipe)[:12]}*.pt"))
-        later = [f"model_resume.{kind}-*.pt" for kind in ("unreadable", f"format-{FORMAT}")]
+        kinds = ("unreadable", *(f"format-{number}" for number in READABLE_FORMATS))
+        later = [f"model_resume.{kind}-*.pt" for kind in kinds]
         others = (path for pattern in later for path in sorted(self.folder.glob(pattern)))
         for name in [*own, *others]:
             kept = self._read(name, notes) if name in own else _read_again(name)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from outlast.errors import ModelError
 from outlast.model.copies import copied, is_plain, overlaps
 from outlast.model.weights import load_weights, transient_buffers
+from outlast.train.apart import parts_of
 
 
 class Held:
@@ -102,9 +103,12 @@ def _shared(
 def _is_same(one: Any, other: Any) -> bool:
     """Compare tensors bit by bit, plain values by what is shown of them; NaN is NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if (one.dtype, one.shape) != (other.dtype, other.shape):
+        if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
             return False
-        return is_plain(one) and is_plain(other) and torch.equal(_bytes(one), _bytes(other))
+        if is_plain(one) and is_plain(other):
+            return torch.equal(_bytes(one), _bytes(other))
+        parts = parts_of(one)  # of a sparse one; of another kind nothing is known
+        return bool(parts) and _is_same(parts, parts_of(other))
     if isinstance(one, dict) and isinstance(other, dict):
         return list(one) == list(other) and all(_is_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

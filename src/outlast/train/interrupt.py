@@ -28,6 +28,8 @@ class Interrupt:
     def install(self) -> "Interrupt":
         """Take over the signals of this process. Main thread only."""
         for number in SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
             signal.signal(number, self._note)
         return self
 

@@ -210,7 +210,7 @@ def _is_walked(kind: type) -> bool:
     """Tell whether the attributes of such objects are data: not those of a lock or a logger."""
     if issubclass(kind, type | types.ModuleType):
         return False
-    return _top(kind.__module__) not in FOREIGN or kind.__module__.startswith(WALKED)
+    return _top(kind.__module__) not in FOREIGN | {"outlast"} or kind.__module__.startswith(WALKED)
 
 
 def _top(module: str | None) -> str:

@@ -26,7 +26,7 @@ def refuse_unreadable(values: dict[str, Any]) -> None:
     try:
         torch.save(_Outline().of(values), content)
         content.seek(0)
-        torch.load(content, weights_only=True, map_location="meta")
+        torch.load(content, weights_only=True, map_location="cpu")
     except Exception as error:  # of the network's own classes, too, which may raise anything
         if is_lack_of_memory(error):
             raise
@@ -68,7 +68,8 @@ class _Outline:
 
     def _tensor(self, value: torch.Tensor) -> torch.Tensor:
         # memory that two tensors share with different dtypes is refused by torch.save
-        key = value.device, value.untyped_storage().data_ptr()
+        start = value.untyped_storage().data_ptr()  # 0: none, which is no memory that two share
+        key = (value.device, start) if start else id(value)
         memory = self._memories.setdefault(key, torch.UntypedStorage(16))
         outline: torch.Tensor = torch.empty(0, dtype=value.dtype).set_(memory, 0, (0,), (1,))
         return outline

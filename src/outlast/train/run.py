@@ -23,6 +23,7 @@ from outlast.errors import (
     ModelError,
     NonFiniteLossError,
     OutlastError,
+    PlaceError,
 )
 from outlast.faults import reach
 from outlast.model.build import build_network
@@ -78,7 +79,8 @@ def train_run(
                 log.warning("%s", error)
             return EXIT_INTERRUPTED
         except OutlastError as error:
-            if is_main or isinstance(error, LostRankError):  # rank 0 may be the lost one
+            # rank 0 may be the lost one, or know nothing of it
+            if is_main or isinstance(error, LostRankError | PlaceError):
                 log.error("error: %s", error)
             return 1
         except OSError as error:  # the outputs, at the end: they need the disk

@@ -6,7 +6,9 @@ An epoch's last batch is as small as what is left; its shares and parts are smal
 import contextlib
 import copy
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -83,7 +85,8 @@ def _evaluates_one(data: DataSet, config: Config, ranks: Distributed) -> bool:
     validation = data.splits["validation"]
     shares = [cut(validation, ranks.world_size, rank) for rank in range(ranks.world_size)]
     batches = [batch for share in shares for batch in _sizes(share, config.training.batch_size)]
-    batches += _sizes(data.splits["test"], EVALUATED_AT_ONCE)
+    tested = data.splits["test"]
+    batches += _sizes(tested if len(tested) else validation, EVALUATED_AT_ONCE)
     return 1 in map(len, batches)
 
 
@@ -108,10 +111,15 @@ def _error(model: nn.Module, inputs: list[torch.Tensor], training: bool) -> Exce
     return None
 
 
-def _memo(model: nn.Module) -> dict[int, torch.Tensor]:
-    """Return copies of the plain attributes that hold a result of the network: torch makes none."""
-    tensors = (item for module in model.modules() for item in vars(module).values())
-    return {id(item): item.detach().clone() for item in tensors if isinstance(item, torch.Tensor)}
+def _memo(model: nn.Module) -> dict[int, Any]:
+    """Return copies of the plain attributes that hold a result of the network: torch makes none.
+
+    What is mapped from a file stays there.
+    """
+    items = [item for module in model.modules() for item in vars(module).values()]
+    mapped = {id(item): item for item in items if isinstance(item, np.memmap)}
+    tensors = [item for item in items if isinstance(item, torch.Tensor)]
+    return mapped | {id(item): item.detach().clone() for item in tensors}
 
 
 def _name(error: Exception) -> str:

@@ -199,10 +199,11 @@ class RunState:
             frozen=[name for name, one in named_parameters(self.model) if not one.requires_grad],
             validation=self.validated.state({} if held is None else held.changes()),
             best_buffers=self.best_buffers,
+            # within an epoch of training only: validation and the next epoch set them anew
             modes=[
                 name
                 for name, module in self.model.named_modules()
-                if module.training != self.model.training
+                if self.model.training and self.position.step and not module.training
             ],
         )
 

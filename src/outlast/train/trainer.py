@@ -213,6 +213,8 @@ class Trainer:
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)
         order = self._order()
+        if run.position.step < self.num_steps:
+            run.validated.clear()  # of other weights: validate() was called before
         self._keeper.poll.expect_other_steps()
         self._stopwatch.start()
         while run.position.step < self.num_steps:
@@ -357,7 +359,8 @@ class Trainer:
     def _refuse_non_finite_weights(self) -> None:
         """Stop where a step of finite size has carried a weight beyond its dtype."""
         trained = [weight for weight in self.study.parameters() if weight.requires_grad]
-        if all_finite(trained):
+        # asked of all: one rank alone would leave the others waiting
+        if all(self.distributed.gather(all_finite(trained))):
             return
         position = self.run.position
         raise NonFiniteLossError(

@@ -1,15 +1,18 @@
 """The network that is evaluated is the one that was trained, in every number that counts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import odd_networks
 import pytest
 import torch
 
 from outlast.config import parse
 from outlast.data.store import open_data, prepare
+from outlast.evaluate.predict import predict
 from outlast.evaluate.score import evaluate
 from outlast.model.file import load_model_file
 from outlast.sections import Config
@@ -83,3 +86,13 @@ def test_building_a_model_draws_nothing_from_the_callers_generators(tmp_path: Pa
     load_model_file(model).build()
     assert torch.equal(torch.rand(3), expected)
     assert open_data(tmp_path / "data").splits["test"].size == 0
+
+
+def test_half_precision_of_a_gpu_is_none_on_a_cpu(tmp_path: Path) -> None:
+    """Torch has no LSTM of float16 there."""
+    model, _ = trained(config_of(own("Recurrent")), tmp_path)
+    data, file = open_data(tmp_path / "data"), load_model_file(model)
+    rows, cpu = np.arange(5), torch.device("cpu")
+    expected = predict(file, data, rows, cpu).logits
+    half = {**file.config, "training": {**file.config["training"], "precision": "float16"}}
+    assert torch.equal(predict(replace(file, config=half), data, rows, cpu).logits, expected)

@@ -94,3 +94,15 @@ def test_a_moved_parameter_is_no_change_to_bring_back() -> None:
     with torch.no_grad():
         network.weight.add_(1)
     assert held.changes() is None
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_sparse_buffer_that_stays_has_not_changed(layout: str) -> None:
+    """The adjacency matrix of a graph: several ranks would begin each validation anew for it."""
+    network = nn.Linear(3, 2)
+    network.register_buffer("edges", getattr(torch.eye(3), layout)())
+    held = Held(network)
+    assert held.changes() == {}
+    network.edges = getattr(2 * torch.eye(3), layout)()
+    assert held.changes() != {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_networks import Own, keeps_the_law, trainer_of
+from own_networks import Own, end_of, keeps_the_law, trainer_of
 from small_run import make_trainer, small_config, small_data
 from torch import Tensor, nn
 
@@ -192,3 +192,47 @@ def test_a_parameter_that_validation_moves_is_refused(tmp_path: Path) -> None:
     trainer.model.register_forward_hook(move)
     with pytest.raises(ModelError, match=r"validation changes its parameter .*make it a buffer"):
         trainer.train(1)
+
+
+class DropsAlways(Own):
+    """Monte-Carlo dropout: it stays on in evaluation."""
+
+    def extra(self) -> None:
+        self.drop = nn.Dropout(0.3)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        return self.drop(self.body(rows)).tanh()
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self.drop.train()
+        return self
+
+
+class Killed(BaseException):
+    """Nothing is saved for it."""
+
+
+@pytest.mark.parametrize("validation", [29, 0])
+@pytest.mark.parametrize("kind", [DropsAlways, StopsNorm])
+def test_a_kill_after_the_save_of_an_epoch(
+    kind: type[Own], validation: int, tmp_path: Path
+) -> None:
+    """The next epoch puts all layers into training, whatever the one before has made of them."""
+    data = small_data(train=32, validation=validation)
+    trainer = trainer_of(kind, tmp_path / "whole", data)
+    expected = end_of(trainer, tmp_path / "whole", trainer.train(2, 0))
+    trainer = trainer_of(kind, tmp_path / "killed", data)
+    ask = trainer._keeper.poll.ask
+
+    def die_in_epoch_2() -> Any:
+        if (trainer.run.position.epoch, trainer.run.position.step) == (1, 2):
+            raise Killed
+        return ask()
+
+    trainer._keeper.poll.ask = die_in_epoch_2  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        trainer.train(2, 0)
+    trainer._keeper._writer.drain()
+    trainer = trainer_of(kind, tmp_path / "killed", data)
+    assert end_of(trainer, tmp_path / "killed", trainer.train(2, 0)) == expected

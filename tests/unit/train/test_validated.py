@@ -365,3 +365,15 @@ def test_each_rank_takes_its_own_rows_back(world_size: int, num_rows: int) -> No
     for found in on_ranks(world_size, work):
         for one in found:
             assert torch.equal(one, torch.stack([expected, expected * 0.1, -expected], 1).float())
+
+
+def test_a_validation_of_other_weights_is_none_of_the_next_epoch(tmp_path: Path) -> None:
+    """One that was called before any training, and stopped."""
+    whole = make_trainer(tmp_path / "whole", DATA)
+    expected = whole.train(1)
+    trainer = make_trainer(tmp_path / "stopped", DATA)
+    stop_after(trainer, 2)
+    with pytest.raises(InterruptedRunError):
+        trainer.validate()
+    trainer = make_trainer(tmp_path / "stopped", DATA)
+    assert trainer.train(1)["val_loss"] == expected["val_loss"]
