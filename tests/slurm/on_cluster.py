@@ -97,6 +97,8 @@ class Workflow:
                 ],
                 cwd=self.workdir,
                 env=environment,
+                # a shell that has put these tests into the background lets them ignore Ctrl-C
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
                 stdout=log,
                 stderr=log,
             )

@@ -115,7 +115,7 @@ def test_what_the_cluster_has_not() -> None:
     assert (code, "Invalid feature specification" in output) == (1, True), output
     code, output = doctor({}, on("nix"), "--no-job")
     assert "BAD   partition nix: is not there (Partition nix not found)" in output
-    assert "there are: main, brittle, low, high" in output
+    assert "there are: main, brittle, cut, low, high" in output
 
 
 def test_a_gpu_that_torch_does_not_see() -> None:

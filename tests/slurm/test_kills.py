@@ -75,6 +75,7 @@ def test_a_node_dies(workflow, undisturbed, capsys) -> None:
 def test_a_node_is_cut_off_and_trains_on(workflow, undisturbed) -> None:
     """SLURM takes it for dead: the next attempt takes the run over, and the old one leaves."""
     work = workflow("--default-resources", "slurm_partition=cut")
+    work.wait_s(3)  # or the old attempt has ended before SLURM misses its node
     work.start()
     job = work.training_job()
     work.until_trained()

@@ -42,7 +42,7 @@ def test_three_walltimes_foreseen(workflow, undisturbed) -> None:
     job = None
     for _ in range(3):
         job = work.training_job(other_than=job)
-        end_at_walltime(job, in_s=45)  # some 8 to start, 18 to leave
+        end_at_walltime(job, in_s=40)  # some 8 to start, 18 to leave
         assert work.until_ended(job) == "FAILED", "SLURM had to end it"
     work.wait_s(FAST)
     work.finish()
