@@ -59,3 +59,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return finished[key]
 
     return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the tests have measured."""
+    terminalreporter.section("measured on SLURM")
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name}: {value}")

@@ -20,7 +20,7 @@ def time_until(work: Workflow, text: str, times: int = 1, timeout_s: float = 150
     return time.monotonic() - began
 
 
-def test_scancel_with_the_profile_as_it_is(workflow, undisturbed, capsys) -> None:
+def test_scancel_with_the_profile_as_it_is(workflow, undisturbed, record_property) -> None:
     """Snakemake itself, which looks rarely: it notices, and starts the next attempt."""
     work = workflow()
     work.start(quick=False)
@@ -30,8 +30,9 @@ def test_scancel_with_the_profile_as_it_is(workflow, undisturbed, capsys) -> Non
     seconds = time_until(work, "Trying to restart job")
     work.wait_s(FAST)
     work.finish()
-    with capsys.disabled():
-        print(f"\nscancel: noticed and retried {seconds:.0f} s later, with the profile as it is")
+    record_property(
+        "scancel", f"noticed and retried {seconds:.0f} s later, with the profile as it is"
+    )
     assert states_seen(work.output) == ["CANCELLED"]
     assert work.events.count("resumed: ") == 1
     assert_same(work.folder, undisturbed(work.config))
@@ -51,7 +52,7 @@ def test_scontrol_requeue_is_refused(workflow, undisturbed) -> None:
     assert_same(work.folder, undisturbed(work.config))
 
 
-def test_a_node_dies(workflow, undisturbed, capsys) -> None:
+def test_a_node_dies(workflow, undisturbed, record_property) -> None:
     """With all that ran on it: SLURM finds out, and the next attempt goes on elsewhere."""
     work = workflow("--default-resources", "slurm_partition=brittle")
     work.start()
@@ -60,8 +61,9 @@ def test_a_node_dies(workflow, undisturbed, capsys) -> None:
     ((_, _, node),) = work.jobs()
     small_slurm.node_down(node)
     seconds = time_until(work, "Trying to restart job")
-    with capsys.disabled():
-        print(f"\ndead node: noticed and retried {seconds:.0f} s later (SlurmdTimeout is 20 s)")
+    record_property(
+        "dead node", f"noticed and retried {seconds:.0f} s later (SlurmdTimeout is 20 s)"
+    )
     work.training_job(other_than=job)
     work.wait_s(FAST)
     work.finish()
@@ -164,7 +166,7 @@ def test_snakemake_is_killed_while_a_job_runs(workflow, undisturbed) -> None:
     assert_same(work.folder, undisturbed(work.config))
 
 
-def test_a_certain_failure_is_not_tried_for_ever(workflow, capsys) -> None:
+def test_a_certain_failure_is_not_tried_for_ever(workflow, record_property) -> None:
     """A loss that is not finite: one job finds out, the others refuse, and Snakemake gives up."""
     hopeless = {"learning_rate": 1e38, "grad_accum_split": 1}
     work = workflow("--retries", "2", changes={"training": hopeless})
@@ -172,8 +174,9 @@ def test_a_certain_failure_is_not_tried_for_ever(workflow, capsys) -> None:
     began = time.monotonic()
     work.start()
     assert work.wait() == 1
-    with capsys.disabled():
-        print(f"\na certain failure: given up after {time.monotonic() - began:.0f} s and 3 jobs")
+    record_property(
+        "a certain failure", f"given up after {time.monotonic() - began:.0f} s and 3 jobs"
+    )
     assert len(work.jobs()) == 3
     assert len(work.attempts) == 3
     log = (work.workdir / "logs/kills/train/run.log").read_text()

@@ -10,7 +10,7 @@ from on_cluster import FAST, agents, command
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
-def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, capsys) -> None:
+def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, record_property) -> None:
     """The kill of one torchrun ends the attempt on both nodes; the retry goes on, and so on one."""
     work = workflow(nodes=2, processes=2)
     work.start()
@@ -22,8 +22,7 @@ def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, capsys) -> Non
     both[sorted(both)[1]].send_signal(signal.SIGKILL)
     work.until(lambda: not agents(job), "the other node's torchrun ends", timeout_s=30)
     seconds = time.monotonic() - began
-    with capsys.disabled():
-        print(f"\none of two torchruns killed: the other ended {seconds:.1f} s later")
+    record_property("one of two torchruns killed", f"the other ended {seconds:.1f} s later")
     job = work.training_job(other_than=job)
     position = work.until_trained(more_than=work.progress((-1, -1)))
     work.stop()
