@@ -147,15 +147,25 @@ def test_a_killed_torchrun_leaves_no_rank_behind_a_wrapper(
     assert f"ends: its torchrun (process {launch.process.pid}) is gone" in output, output
 
 
+@pytest.mark.parametrize("to_all", [False, True])
 def test_a_signal_saves_behind_a_wrapper(
-    data: Path, tmp_path: Path, launches: list[Launch]
+    data: Path, tmp_path: Path, launches: list[Launch], to_all: bool
 ) -> None:
-    """The wrapper itself dies of it, and torchrun waits for the ranks all the same."""
+    """The wrapper itself dies of it, and torchrun waits for the ranks all the same.
+
+    Also where it has died before torchrun has looked: SLURM signals all processes of a step.
+    """
     fault = "point=copied do=sleep for=4"
     launch = Launch(CONFIG, data, tmp_path / "run", wrapper=WRAPPER, OUTLAST_FAULT=fault)
     launches.append(launch)
     launch.wait_until_it_trains()
-    launch.process.terminate()
+    torchrun = psutil.Process(launch.process.pid)
+    below = torchrun.children(recursive=True) if to_all else []
+    if to_all:
+        torchrun.suspend()  # it shall look last
+    for process in [*below, torchrun]:
+        process.terminate()
+    torchrun.resume()
     output = launch.end(20)
     assert "SIGTERM: interrupted in epoch" in output, output
     assert "the state is saved" in output, output

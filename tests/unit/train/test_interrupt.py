@@ -113,3 +113,15 @@ def test_every_boundary_saves_when_the_interval_is_zero() -> None:
     for _ in range(3):
         assert poll.ask() == Answer(save=True)
         poll.note_copy(0.0, 0.0)
+
+
+def test_a_hangup_that_nobody_wants_to_hear_is_not_heard() -> None:
+    """Nohup, which has people close their terminals."""
+    command = ["nohup", sys.executable, "-c", LISTENER, "2"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGUSR1)
+        said, _ = process.communicate("?\n", timeout=30)
+    assert said == "SIGUSR1\n"

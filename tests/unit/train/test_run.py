@@ -215,3 +215,27 @@ def test_weights_of_every_precision_take_the_steps_of_float64(
                 optimizer.step()
             found.append(network.weight.detach().double())
         assert (found[0] - found[1]).abs().max() < 10 * torch.finfo(dtype).eps
+
+
+def test_a_rank_without_a_device_says_so_itself(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 may be on a node that has GPUs."""
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "100")
+    monkeypatch.setenv("WORLD_SIZE", "101")
+    config = iris()
+    launch = config.launch.model_copy(update={"device": "cuda"})
+    config = config.model_copy(update={"launch": launch})
+    assert train_run(config, data, tmp_path / "run", Interrupt()) == 1
+    said = "".join(capfd.readouterr())
+    assert "launch.device: cuda with rank 100 of this node, and the node shows" in said
+
+
+def test_other_ranks_than_asked_for_are_an_error(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A job with fewer nodes must not train as if nothing were."""
+    assert train_run(iris(), data, tmp_path / "run", Interrupt(), world_size=4) == 1
+    said = "".join(capfd.readouterr())
+    assert "ask for 4 ranks, and torchrun has started 1" in said
