@@ -49,8 +49,10 @@ def test_a_kill_at_every_named_instant(
 ) -> None:
     """One run dies once at each point, in the order in which an attempt passes them."""
     run = Run(tmp_path / "run", data, world_size=2, every_seconds=0)
+    # what a run passes three times at most comes too late the second time
+    at_once = ONCE - {"beat"} | {"validation", "epoch"}
     for point in POINTS:
-        at = 1 if point in ONCE - {"beat"} else 2
+        at = 1 if point in at_once else 2
         run.environment = {
             "OUTLAST_FAULT": f"point={point} at={at} do=SIGKILL to=all",
             "OUTLAST_CLAIM_EXPIRES_S": "6" if point == "beat" else "120",  # a beat each second
