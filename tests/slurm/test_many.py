@@ -69,6 +69,7 @@ def test_gpus_of_the_type_in_the_profile_are_asked_for(workflow) -> None:
     work = workflow("--retries", "0", *gpu_model, changes=gpus)
     work.start()
     job = work.training_job()
+    assert "NumNodes=1 " in command("scontrol", "show", "job", job)
     assert "TresPerJob=gres:gpu:a100:2" in command("scontrol", "show", "job", job)
     assert work.wait() == 1
     log = (work.workdir / "logs/kills/train/run.log").read_text()

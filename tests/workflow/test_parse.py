@@ -226,9 +226,9 @@ def test_launch_and_resources_become_those_of_the_rule(workdir):
 def test_one_node_asks_for_none_of_that(workdir):
     """And names no GPU: many clusters refuse what they do not know."""
     output = snakemake(workdir, "--dry-run", "--profile", PROFILE, "--printshellcmds").stdout
-    assert "mpi=" not in output
-    assert "gpu" not in output
-    assert "srun" not in output
+    assert "nodes=1, gpu=0" in output
+    for word in ("mpi=", "tasks", "gres", "srun"):
+        assert word not in output
 
 
 def test_several_nodes_without_slurm_are_refused(workdir):

@@ -22,9 +22,11 @@ def mem_mb_of_attempt(wildcards, attempt):
 
 # Names that snakemake-executor-plugin-slurm knows. With `mpi` the job's own Snakemake runs outside
 # of any step, so that the rule's srun may start one on all nodes: a task, a torchrun, on each.
-NODES_AND_GPUS = {}
+# `nodes` also for one: SLURM would take the GPUs of a job from several nodes, and its step from one.
+# `gpu` also for none: with the gpu_model of a profile the plugin would ask for one.
+NODES_AND_GPUS = {"nodes": LAUNCH.nodes, "gpu": 0}
 if LAUNCH.nodes > 1:
-    NODES_AND_GPUS |= {"nodes": LAUNCH.nodes, "tasks": LAUNCH.nodes, "mpi": "srun"}
+    NODES_AND_GPUS |= {"tasks": LAUNCH.nodes, "mpi": "srun"}
 if RESOURCES.gpus:
     # of all nodes. The plugin would make --ntasks-per-gpu of our tasks, which are not per GPU.
     NODES_AND_GPUS |= {"gpu": RESOURCES.gpus * LAUNCH.nodes, "tasks_per_gpu": 0}
