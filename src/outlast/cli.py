@@ -41,14 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("config", help="experiment file, or its content as JSON: {...}")
     check.set_defaults(verb=_check)
 
-    doctor = verbs.add_parser("doctor", help="look for what would cost a night on this cluster")
-    doctor.add_argument("config", nargs="?", default="config/config.yaml", help="experiment file")
-    doctor.add_argument("--profile", default="profiles/slurm", help="of Snakemake, for the cluster")
-    doctor.add_argument("--no-job", action="store_true", help="send no job to a node")
-    doctor.add_argument(
-        "--wait", type=float, default=300, metavar="SECONDS", help="that the job may be queued"
-    )
-    doctor.set_defaults(verb=_doctor)
+    _add_doctor(verbs)
 
     prepare = verbs.add_parser("prepare", help="read the source, split it, write the data folder")
     _add_config(prepare)
@@ -97,6 +90,17 @@ def _parser() -> argparse.ArgumentParser:
     leaderboard.add_argument("table", type=Path, help="leaderboard.tsv")
     leaderboard.set_defaults(verb=_leaderboard)
     return parser
+
+
+def _add_doctor(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    doctor = verbs.add_parser("doctor", help="look for what would cost a night on this cluster")
+    doctor.add_argument("config", nargs="?", default="config/config.yaml", help="experiment file")
+    doctor.add_argument("--profile", default="profiles/slurm", help="of Snakemake, for the cluster")
+    doctor.add_argument("--no-job", action="store_true", help="send no job to a node")
+    doctor.add_argument(
+        "--wait", type=float, default=300, metavar="SECONDS", help="that the job may be queued"
+    )
+    doctor.set_defaults(verb=_doctor)
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:

@@ -124,9 +124,8 @@ class Trainer:
         self._stopwatch = Stopwatch()
         self._trained: Row = {}
         self._validation: Validation | None = None
-        self._validation_seconds = 0.0
         self._untracked = Untracked(self.model)
-        self._epoch_returned = False
+        self._validation_seconds, self._epoch_returned = 0.0, False
 
     def _new_run(self, optimizer: torch.optim.Optimizer) -> RunState:
         """Return a run that nothing has been trained of."""
