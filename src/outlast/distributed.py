@@ -128,10 +128,9 @@ def process_group(device: str, asked: int | None = None) -> Iterator[Distributed
     with _with_all():  # also what a user's network may ask of the others
         # both backends: the small host-side questions must not wait for the device
         _meet("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
-        try:
-            yield Distributed(rank, world_size, place)
-        finally:
-            dist.destroy_process_group()
+        yield Distributed(rank, world_size, place)
+        # Not after an error, which may be this rank's alone: NCCL would wait for the others.
+        dist.destroy_process_group()
 
 
 def _meet(backend: str) -> None:

@@ -1,5 +1,7 @@
 """A user's own network, slow enough to be hit; rank TROUBLED_RANK cannot build it."""
 
+import atexit
+import ctypes
 import os
 import time
 
@@ -101,3 +103,13 @@ class Spoiled(SlowNet):
     def forward(self, rows: Tensor) -> Tensor:
         self.steps += self.training
         return super().forward(rows) * (float("nan") if self.steps > 5 else 1.0)
+
+
+class Aborting(SlowNet):
+    """As torch's threads do now and then, it aborts while the process is taken down."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        program = ctypes.CDLL(None)
+        program["__cxa_atexit"](program.abort, None, None)  # C's own: after all of Python
+        atexit.register(print, "what Python has to do at exit is done")
