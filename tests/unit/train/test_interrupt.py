@@ -88,6 +88,68 @@ def test_a_second_request_leaves_at_once() -> None:
         assert listener.process.wait(10) == 128 + signal.SIGINT
 
 
+# what waiting for other ranks is to Python: no handler runs until it is over
+BUSY = """
+import hashlib, sys, threading, time
+from outlast.train.interrupt import Interrupt
+flag = Interrupt().install()
+started = time.monotonic()
+hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000)
+rounds = int(200_000 * float(sys.argv[1]) / (time.monotonic() - started))
+print("busy", flush=True)
+hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
+print(flag.received.name, flush=True)
+"""
+
+
+def test_one_request_stays_one_while_the_rank_waits_for_others() -> None:
+    """The second signal of a request came half a second later; it is seen after six."""
+    with subprocess.Popen([sys.executable, "-c", BUSY, "6"], stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "busy\n"
+        time.sleep(0.5)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+            time.sleep(0.5)
+        assert process.stdout.read() == "SIGTERM\n"
+        assert process.wait(20) == 0
+
+
+def test_a_second_request_is_heard_while_the_rank_waits_for_others() -> None:
+    """They may hang: Ctrl-C, and Ctrl-C again."""
+    with subprocess.Popen([sys.executable, "-c", BUSY, "60"], stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "busy\n"
+        process.send_signal(signal.SIGINT)
+        time.sleep(2.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 128 + signal.SIGINT
+
+
+# a network may start helpers by fork, and end them by SIGTERM
+FORKING = """
+import os, signal, time
+from outlast.train.interrupt import Interrupt
+flag = Interrupt().install()
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        time.sleep(10)
+        os._exit(0)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGTERM)
+    time.sleep(2.5)
+    os.kill(child, signal.SIGKILL)
+print(flag.received, flush=True)
+"""
+
+
+def test_a_signal_to_a_child_is_no_request() -> None:
+    """Two of them to a helper process neither stop nor end this one."""
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True)
+    assert done.stdout == "None\n", done.stderr
+
+
 def test_one_rank_stops_when_it_is_asked() -> None:
     """The flag gives stop and save at the next boundary; without it, nothing."""
     interrupt = Interrupt()
