@@ -18,7 +18,7 @@ from outlast import slurm
 PLUGIN = "snakemake_executor_plugin_slurm"
 # A single answer of squeue may be that of a new slurmctld; and where Snakemake asks the database
 # for a job, it may get its answer after squeue has forgotten the job.
-LOOKS = {slurm.PREEMPTED: 2, slurm.FORGOTTEN: 5}
+LOOKS = {slurm.PREEMPTED: 2, slurm.FORGOTTEN: 5, **dict.fromkeys(slurm.STUCK.values(), 2)}
 
 
 def notice_lost_jobs() -> None:
@@ -44,6 +44,8 @@ def notice_lost_jobs() -> None:
             job_id for job_id in known if job_id in lost and seen[job_id] >= LOOKS[lost[job_id]]
         ]
         for job_id in given_up:
+            if lost[job_id] in slurm.STUCK.values():
+                await asyncio.to_thread(slurm.cancel, job_id)
             self.report_job_error(
                 known[job_id], msg=f"SLURM-job '{job_id}' failed: {lost[job_id]}. "
             )

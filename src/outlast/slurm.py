@@ -10,6 +10,12 @@ TIMEOUT_S = 10
 # why a job is lost
 PREEMPTED = "it was preempted, and SLURM does not start it again"
 FORGOTTEN = "SLURM knows nothing of it any more"
+# why a job waits (squeue's %r) that nothing but its owner or an administrator can let start
+STUCK = {
+    "PartitionTimeLimit": "it asks for more time than its partition gives (resources.runtime)",
+    "launch failed requeued held": "SLURM could not start it, and holds it",
+    "job requeued in held state": "SLURM has put it back, and holds it",
+}
 # Of these nothing of a job runs any more. Any other name, that of a later SLURM too, may be one of
 # a job that runs or will again: SUSPENDED, COMPLETING, REQUEUED; REVOKED runs on another cluster.
 ENDED = {
@@ -56,14 +62,23 @@ def lost_jobs(jobs: Sequence[str]) -> dict[str, str]:
     """Return those of our jobs whose end is none that Snakemake knows, each with the reason."""
     if any(os.environ.get(name) for name in CLUSTERS):
         return {}  # sbatch has sent them to a cluster that is not asked here
-    asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"])
+    asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r"])
     if asked is None or asked.returncode != 0:
         return {}  # slurmctld is away, and will be back
-    states = dict(line.partition("|")[::2] for line in asked.stdout.split())
-    reasons = {job: FORGOTTEN for job in jobs if job not in states}
-    # one that SLURM starts again is PENDING
-    preempted = [job for job in jobs if states.get(job) == "PREEMPTED"]
-    return reasons | dict.fromkeys(preempted, PREEMPTED)
+    said = {line.partition("|")[0]: line.split("|")[1:] for line in asked.stdout.splitlines()}
+    found = {job: _loss(*said[job]) if job in said else FORGOTTEN for job in jobs}
+    return {job: loss for job, loss in found.items() if loss}
+
+
+def _loss(state: str, reason: str) -> str | None:
+    if state == "PREEMPTED":  # one that SLURM starts again is PENDING
+        return PREEMPTED
+    return STUCK.get(reason) if state == "PENDING" else None
+
+
+def cancel(job: str) -> None:
+    """Take a job of ours out of the queue, if SLURM hears it."""
+    _run(["scancel", "--quiet", job])
 
 
 def end_of(job: str) -> float | None:

@@ -1,6 +1,6 @@
 """A real, small SLURM on this machine: munged, slurmctld and eight slurmd, as plain processes.
 
-    python tests/slurm/cluster.py up | down | status | node-ACTION NODE
+    python tests/slurm/cluster.py up | down | status | controller-ACTION | node-ACTION NODE
 
 For Debian and its kin, as root: it installs the packages that are missing. Everything lies in
 one folder below the temporary files; nothing listens beyond loopback. The one thing outside is
@@ -112,6 +112,19 @@ def node_up(node: str) -> None:
     """Start a slurmd again, and wait until its node takes jobs."""
     _spawn(node, "slurmd", "-D", "-N", node, "-f", CONF)
     _wait(lambda: _are_nodes_idle(node), f"{node} does not come back", node)
+
+
+def controller_down() -> None:
+    """Kill slurmctld; the jobs and their nodes know nothing of it."""
+    if process := _daemon("slurmctld"):
+        process.kill()
+        process.wait(10)
+
+
+def controller_up() -> None:
+    """Start slurmctld again, and wait until it answers."""
+    _spawn("slurmctld", "slurmctld", "-D", "-f", CONF)
+    _wait(lambda: _succeeds("scontrol", "ping"), "slurmctld is silent", "slurmctld")
 
 
 def _check_machine() -> None:
@@ -236,8 +249,7 @@ def _start() -> None:
     )
     socket_of = (f"--socket={files}/munge.socket",)
     _wait(lambda: _succeeds("munge", "--no-input", *socket_of), "munged is silent", "munged")
-    _spawn("slurmctld", "slurmctld", "-D", "-f", CONF)
-    _wait(lambda: _succeeds("scontrol", "ping"), "slurmctld is silent", "slurmctld")
+    controller_up()
     for node in NODES:
         _spawn(node, "slurmd", "-D", "-N", node, "-f", CONF)
     _wait(_are_nodes_idle, "the nodes do not come up", "slurmctld")
@@ -373,6 +385,9 @@ def main() -> int:
         verbs.add_parser(name, help=action.__doc__).set_defaults(action=lambda _, do=action: do())
     verbs.add_parser("status").set_defaults(action=lambda _: None)
     actions = {"node-down": node_down, "node-cut-off": node_cut_off, "node-up": node_up}
+    controller = {"controller-down": controller_down, "controller-up": controller_up}
+    for name, switch in controller.items():
+        verbs.add_parser(name, help=switch.__doc__).set_defaults(action=lambda _, do=switch: do())
     for name, act in actions.items():
         command = verbs.add_parser(name, help=act.__doc__)
         command.add_argument("node", choices=NODES)
@@ -384,7 +399,7 @@ def main() -> int:
         print(f"no cluster: {reason}", file=sys.stderr)
         return 1
     if not _daemon("slurmctld"):
-        print("the cluster is down")
+        print("the cluster is down, or its slurmctld is")
         return 0
     BY_HAND.touch()
     print(_output("sinfo", "--Node", "--long"), _output("squeue"), sep="\n")

@@ -1,7 +1,8 @@
 """Snakemake that looks at its jobs every second.
 
 The SLURM plugin looks after 20 s, then 30 s later, then 40 s, ...; at the end it waits for the next
-look before it leaves. Nothing else is changed, and the Snakemakes within the jobs are as they are.
+look before it leaves. What SLURM does not take is submitted again after 15 s, 30 s, ...; here after
+two. Nothing else is changed, and the Snakemakes within the jobs are as they are.
 """
 
 import asyncio
@@ -10,10 +11,13 @@ import sys
 from snakemake.cli import main
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
+from outlast import refused_jobs
+
 
 async def _sleep(_executor: RemoteExecutor) -> None:
     await asyncio.sleep(1)
 
 
 RemoteExecutor.sleep = _sleep
+refused_jobs.FIRST_S = 2.0
 sys.exit(main())

@@ -5,7 +5,7 @@ import time
 import cluster as small_slurm
 import pytest
 from killing import assert_same
-from on_cluster import FAST, PROFILE, Workflow, agents, command, states_seen
+from on_cluster import FAST, PROFILE, Workflow, agents, command, squeue, states_seen
 
 # a job for which those of the partition low have to give way
 URGENT = ("--partition=high", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
@@ -164,6 +164,31 @@ def test_snakemake_is_killed_while_a_job_runs(workflow, undisturbed) -> None:
     work.finish()
     assert work.events.count("epoch 3/3") == 1
     assert_same(work.folder, undisturbed(work.config))
+
+
+def test_slurm_takes_no_job_for_a_while(workflow, undisturbed) -> None:
+    """Slurmctld is away when the first job is submitted: that is waited for, and costs no retry."""
+    work = workflow("--retries", "0")
+    work.wait_s(FAST)
+    small_slurm.controller_down()
+    try:
+        work.start()
+        time_until(work, "SLURM takes no job of prepare now", times=2)
+    finally:
+        small_slurm.controller_up()
+    work.finish()
+    assert "Unable to contact slurm controller" in work.output
+    assert "Error in rule" not in work.output
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_a_job_that_will_never_start_is_a_failure(workflow) -> None:
+    """More minutes than the partition has: SLURM would let it wait for ever."""
+    work = workflow("--retries", "1", changes={"resources": {"runtime": 2000}})
+    work.start()
+    assert work.wait() == 1
+    assert work.output.count("it asks for more time than its partition gives") == 2
+    assert "PENDING" not in squeue("--states=all", "--format=%T")
 
 
 def test_a_certain_failure_is_not_tried_for_ever(workflow, record_property) -> None:

@@ -66,6 +66,8 @@ crash) echo FAILED > state; echo "No module named outlast" > "$log" ;;
 esac
 echo 7
 """,
+    "sacct": "",
+    "sacctmgr": "",
     "scancel": 'echo "$*" >> cancelled\n',
     "torchrun": "",
 }

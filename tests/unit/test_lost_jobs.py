@@ -57,7 +57,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_a_preempted_and_a_forgotten_job_are_failures_in_the_end(looks: Any) -> None:
     """Once each, at the second and at the fifth look; the others are left to the plugin."""
-    answer = "echo '1|RUNNING'; echo '2|PREEMPTED'"
+    answer = "echo '1|RUNNING|None'; echo '2|PREEMPTED|None'"
     left, errors = looks([answer] * 6, "1", "2", "3")
     assert left == [["1", "2", "3"], *[["1", "3"]] * 3, ["1"], ["1"]]
     assert len(errors) == 2
@@ -67,13 +67,41 @@ def test_a_preempted_and_a_forgotten_job_are_failures_in_the_end(looks: Any) -> 
 
 def test_a_job_that_comes_back_is_none(looks: Any) -> None:
     """SLURM starts it again, or had only just started itself."""
-    answers = ["true", "echo '1|PENDING'", "echo '1|PREEMPTED'", "echo '1|RUNNING'", "true"]
+    answers = [
+        "true",
+        "echo '1|PENDING|None'",
+        "echo '1|PREEMPTED|None'",
+        "echo '1|RUNNING|None'",
+        "true",
+    ]
     assert looks(answers, "1") == ([["1"]] * 5, [])
 
 
 def test_nothing_is_lost_where_squeue_does_not_answer(looks: Any) -> None:
     """Slurmctld is away, and will be back."""
     assert looks(["echo error >&2; exit 1"] * 3, "1") == ([["1"]] * 3, [])
+
+
+def test_a_job_that_will_never_start_is_a_failure(looks: Any, tmp_path: Path) -> None:
+    """It is taken out of the queue; one that waits its turn, or that its owner holds, is not."""
+    cancel = tmp_path / "scancel"
+    cancel.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/cancelled\n')
+    cancel.chmod(0o755)
+    answer = "; ".join(
+        f"echo '{line}'"
+        for line in (
+            "1|PENDING|Resources",
+            "2|PENDING|PartitionTimeLimit",
+            "3|PENDING|launch failed requeued held",
+            "4|PENDING|JobHeldUser",
+            "5|RUNNING|None",
+        )
+    )
+    left, errors = looks([answer] * 3, *"12345")
+    assert left == [list("12345"), list("145"), list("145")]
+    assert "'2' failed: it asks for more time than its partition gives" in errors[0]
+    assert "'3' failed: SLURM could not start it" in errors[1]
+    assert (tmp_path / "cancelled").read_text() == "--quiet 2\n--quiet 3\n"
 
 
 def test_names_of_arrays_are_left_alone(looks: Any) -> None:

@@ -36,6 +36,18 @@ def program_lines() -> Iterator[Line]:
         yield ok("SLURM", f"{', '.join(replies)} answer ({replies['sbatch'].output})")
 
 
+def account_line(profile: Profile) -> Line:
+    """Say whether the plugin can look for an account, which it does at each submission."""
+    account = profile.resource("slurm_account")
+    program, subject = "sacctmgr" if account else "sacct", "slurm_account"
+    if shutil.which(program):
+        return ok(subject, account or "none, so that SLURM's default one pays")
+    found = f"there is no {program} on the PATH, and Snakemake's plugin calls it at each submission"
+    if account:
+        return bad(subject, found, f"load SLURM's programs, or no slurm_account in {profile.path}")
+    return bad(subject, found, f"load SLURM's programs, or slurm_account: yours in {profile.path}")
+
+
 def read_settings() -> dict[str, str]:
     """Return slurm.conf as slurmctld has it."""
     pairs = (line.partition("=") for line in ask("scontrol", "show", "config").output.splitlines())

@@ -46,6 +46,7 @@ def _lines(config: Config, profile: Profile, wait_s: float | None) -> Iterator[L
     yield from programs
     if any(line.word == "BAD" for line in programs):
         return  # what follows would only say so again
+    yield cluster.account_line(profile)
     settings = cluster.read_settings()
     yield cluster.memory_line(settings, profile)
     yield cluster.kill_line(settings)

@@ -7,7 +7,7 @@ from outlast.doctor.lines import Line, bad, note, ok
 from outlast.doctor.nodes import Node, nodes_of, number_in
 from outlast.doctor.profile import Profile
 from outlast.doctor.programs import ask
-from outlast.doctor.submission import gpu_options, placing_options
+from outlast.doctor.submission import asks_for_gpus, gpu_options, placing_options
 from outlast.sections import Config
 
 
@@ -43,6 +43,9 @@ def node_lines(
     mem_mb = min(max(node.mem_mb for node in nodes), _limit(partition, "MaxMemPerNode"))
     gpus = max(node.gpus_of(model) for node in nodes)
     problems = list(_above(config, cpus, gpus, model))
+    if launch.device == "cuda" and not asked.gpus and not asks_for_gpus(profile):
+        found = "0, and launch.device is cuda: no attempt would find a GPU"
+        problems.append(("resources.gpus", found, f"resources.gpus: {launch.processes}"))
     attempts = _attempts(profile)
     if at := _first_above(mem_mb, [asked.of_attempt(n)[1] for n in attempts]):
         grown = f" {at} times as many in attempt {at} (mem_grows)," if at > 1 else ""

@@ -47,11 +47,13 @@ class Profile:
 
     def resource(self, name: str, rule: str | None = "train") -> str:
         """Return a resource of a rule, or by default of all rules; empty if it is not set."""
-        of_rule = _pairs(self.values.get("set-resources")).get(f"{rule}:{name}") if rule else None
-        value = (
-            _pairs(self.values.get("default-resources")).get(name) if of_rule is None else of_rule
-        )
-        return "" if value is None else str(_unquoted(value)).strip()
+        if of_rule := self.set_resource(name, rule):
+            return of_rule
+        return _text(_pairs(self.values.get("default-resources")).get(name))
+
+    def set_resource(self, name: str, rule: str | None = "train") -> str:
+        """Return what a rule's own value of a resource is replaced by; empty if by nothing."""
+        return _text(_pairs(self.values.get("set-resources")).get(f"{rule}:{name}"))
 
 
 def read_profile(name: str) -> Profile:
@@ -97,6 +99,10 @@ def _pairs(value: Any) -> dict[str, Any]:
     words = value if isinstance(value, list) else str(value or "").split()
     split = (str(word).partition("=") for word in words)
     return {key.strip(): text for key, equals, text in split if equals}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(_unquoted(value)).strip()
 
 
 def _unquoted(value: Any) -> Any:

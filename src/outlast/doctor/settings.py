@@ -1,5 +1,6 @@
 """The settings of the profile without which a run does not outlast its walltime."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -75,6 +76,7 @@ def setting_lines(profile: Profile) -> Iterator[Line]:
             yield bad(rule.names[0], f"{shown}; {rule.why}", f"`{rule.fix}`{_in(profile)}")
     yield _requeue(profile)
     yield from _triggers(profile)
+    yield from _gpu_model(profile)
 
 
 def _in(profile: Profile) -> str:
@@ -107,3 +109,12 @@ def _triggers(profile: Profile) -> Iterator[Line]:
         yield bad(subject, found, fix)
     if "code" not in names and not missing:
         yield ok(subject, ", ".join(names))
+
+
+def _gpu_model(profile: Profile) -> Iterator[Line]:
+    """Say whether the plugin takes the type of GPU; it refuses others at each submission."""
+    model = profile.resource("gpu_model")
+    if model and not re.fullmatch(r"[A-Za-z0-9_.]+", model):
+        found = f"{model}; Snakemake's plugin takes letters, digits, _ and . only"
+        fix = f'for train gpu: 0 and slurm_extra: "--gpus-per-node={model}:1" instead'
+        yield bad("gpu_model", found, f"{fix}{_in(profile)}")

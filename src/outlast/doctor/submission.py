@@ -22,8 +22,19 @@ def placing_options(profile: Profile, partition: str) -> list[str]:
 
 
 def gpu_options(profile: Profile, number: int) -> list[str]:
-    """Return how GPUs are asked for, of the profile's model."""
+    """Return how GPUs are asked for: as the profile says, or so many of its model."""
     if not number:
         return []
-    model = profile.resource("gpu_model")
-    return [f"--gpus={model}:{number}" if model else f"--gpus={number}"]
+    gres, own = profile.resource("gres"), profile.set_resource("gpu")
+    options = [f"--gres={gres}"] if gres else []
+    if own.isdigit():
+        number = int(own)
+    if number:
+        model = profile.resource("gpu_model")
+        options.append(f"--gpus={model}:{number}" if model else f"--gpus={number}")
+    return options
+
+
+def asks_for_gpus(profile: Profile) -> bool:
+    """Tell whether the profile asks for GPUs by itself."""
+    return any("gpu" in profile.resource(name) for name in ("gres", "slurm_extra"))

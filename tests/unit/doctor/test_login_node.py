@@ -115,14 +115,30 @@ def test_a_program_that_does_not_answer(
     assert f"{name} is silent for 0.5 s" in the_bad(examine())
 
 
+# no sacct, and a profile that does not need it
+LAB = {"default-resources": {"slurm_account": "lab"}}
+
+
+def test_the_account(examine: Examine, slurm: FakeSlurm) -> None:
+    """The plugin asks for it at each submission, and each one fails where it cannot."""
+    assert ("ok", "slurm_account: lab") in examine("--no-job", profile=LAB)
+    slurm.remove("sacctmgr")
+    assert "slurm_account: there is no sacctmgr" in the_bad(examine("--no-job", profile=LAB))
+    slurm.remove("sacct")
+    said = the_bad(examine("--no-job"))
+    assert said.startswith("slurm_account: there is no sacct on the PATH")
+    assert said.endswith("or slurm_account: yours in profile/config.yaml")
+
+
 def test_min_job_age(examine: Examine, slurm: FakeSlurm) -> None:
     """The plugin turns to sacct; or squeue forgets a job before Snakemake asks for it."""
+    slurm.remove("sacct")
     slurm.settings(MinJobAge="120 sec")
-    said = the_bad(examine("--no-job"))
+    said = the_bad(examine("--no-job", profile=LAB))
     assert said.startswith("MinJobAge: 120 s; Snakemake looks at a long job once in 180 s")
     assert said.endswith("fix: ask the administrators for MinJobAge=300, SLURM's own default")
     slurm.settings(MinJobAge="0 sec")  # never forgotten
-    assert ("ok", "MinJobAge: 0: squeue forgets no job") in examine("--no-job")
+    assert ("ok", "MinJobAge: 0: squeue forgets no job") in examine("--no-job", profile=LAB)
     slurm.program("sacct", "exit 1")
     assert "asks sacct in spite of the profile" in the_bad(examine("--no-job"))
 
@@ -131,7 +147,8 @@ def test_sacct_in_place_of_squeue(examine: Examine, slurm: FakeSlurm) -> None:
     """What follows depends on the accounting; lower seconds help where squeue remembers enough."""
     late = {"slurm-init-seconds-before-status-checks": 101}
     assert cluster.RAREST_POLL_S == 180
-    assert not any(word == "BAD" for word, _ in examine("--no-job", profile=late))
+    slurm.remove("sacct")
+    assert not any(word == "BAD" for word, _ in examine("--no-job", profile={**late, **LAB}))
     slurm.program("sacct", "")
     said = the_bad(examine("--no-job", profile=late))
     assert "there is no accounting, so that it never learns of any end" in said
@@ -273,6 +290,40 @@ def test_another_model_of_gpu(examine: Examine) -> None:
     profile = {"set-resources": {"train": {"gpu_model": "h100"}}}
     said = the_bad(examine("--no-job", config=config, profile=profile))
     assert "no node has more than 0 of gpu_model h100" in said
+
+
+def test_a_type_of_gpu_that_the_plugin_refuses(examine: Examine, slurm: FakeSlurm) -> None:
+    """A hyphen; the way around it is one that sbatch is asked with."""
+    slurm.say("nodes", "node1|8|64000|idle|gpu:h100-80gb:2")
+    config = {"launch": {"device": "cuda"}, "resources": {"gpus": 1}}
+    train: dict[str, Any] = {"gpu_model": "h100-80gb"}
+    said = the_bad(examine("--no-job", config=config, profile={"set-resources": {"train": train}}))
+    fix = 'for train gpu: 0 and slurm_extra: "--gpus-per-node=h100-80gb:1" instead'
+    assert said.startswith("gpu_model: h100-80gb; ")
+    assert fix in said
+    train = {"gpu": 0, "slurm_extra": "--gpus-per-node=h100-80gb:1"}
+    found = examine("--no-job", config=config, profile={"set-resources": {"train": train}})
+    assert not any(word == "BAD" for word, _ in found)
+    assert "--partition=main --gpus-per-node=h100-80gb:1 --nodes=1" in slurm.said("submitted")
+
+
+def test_a_gpu_that_nobody_asks_for(examine: Examine) -> None:
+    """The device says cuda, and SLURM hears of no GPU; the profile may ask for one by itself."""
+    config = {"launch": {"device": "cuda"}}
+    said = the_bad(examine("--no-job", config=config))
+    assert said.startswith("resources.gpus on main: 0, and launch.device is cuda: no attempt")
+    assert "fix: resources.gpus: 1," in said
+    gres = {"default-resources": {"gres": "gpu:a100:1"}}
+    found = examine("--no-job", config=config, profile=gres)
+    assert not any(word == "BAD" for word, _ in found)
+
+
+def test_gpus_by_gres(examine: Examine, slurm: FakeSlurm) -> None:
+    """On a cluster that knows no --gpus."""
+    config = {"launch": {"device": "cuda", "processes": 2}, "resources": {"gpus": 2}}
+    profile = {"set-resources": {"train": {"gpu": 0, "gres": "gpu:a100:2"}}}
+    examine("--no-job", config=config, profile=profile)
+    assert "--test-only --partition=main --gres=gpu:a100:2 --nodes=1" in slurm.said("submitted")
 
 
 def test_nodes_that_are_down(examine: Examine, slurm: FakeSlurm) -> None:
