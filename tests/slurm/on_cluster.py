@@ -74,8 +74,8 @@ class Workflow:
         """Set how long a forward pass takes, from now on."""
         (self.workdir / "wait").write_text(str(seconds))
 
-    def start(self, *options: str, quick: bool = True) -> None:
-        """Start Snakemake, which shall train all runs."""
+    def start(self, *options: str, quick: bool = True, wholly: bool = False) -> None:
+        """Start Snakemake, which shall train all runs; or make the whole experiment."""
         (self.workdir / "experiment.yaml").write_text(yaml.safe_dump(self.config))
         if not (self.workdir / "wait").exists():
             self.wait_s(SLOW)
@@ -88,10 +88,11 @@ class Workflow:
         program = [QUICK] if quick else ["-m", "snakemake"]
         runs = [run.name for run in expand(self.config, "experiment.yaml")]
         files = [self.run(name).relative_to(self.workdir) / "history.json" for name in runs]
+        targets = [] if wholly else files
         with (self.workdir / "snakemake.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, *program, *files, "--snakefile", ROOT / "Snakefile"),
+                    *(sys.executable, *program, *targets, "--snakefile", ROOT / "Snakefile"),
                     *("--profile", self.profile, "--configfile", "experiment.yaml"),
                     *("--cores", "8", *self.options, *options),
                 ],
@@ -135,6 +136,12 @@ class Workflow:
             assert time.monotonic() < deadline, f"never: {what}{self.story()}"
             time.sleep(0.1)
         return found
+
+    def seconds_until(self, text: str, times: int = 1, timeout_s: float = 150) -> float:
+        """Return how many seconds it takes Snakemake to say ``text``, that many times in all."""
+        began = time.monotonic()
+        self.until(lambda: self.output.count(text) >= times, f"Snakemake says {text}", timeout_s)
+        return time.monotonic() - began
 
     def until_trained(self, more_than: tuple[int, int] = (0, 0)) -> tuple[int, int]:
         """Wait until an attempt has saved a later step; return its epoch and step."""

@@ -5,19 +5,12 @@ import time
 import cluster as small_slurm
 import pytest
 from killing import assert_same
-from on_cluster import FAST, PROFILE, Workflow, agents, command, squeue, states_seen
+from on_cluster import FAST, PROFILE, agents, command, squeue, states_seen
 
 # a job for which those of the partition low have to give way
 URGENT = ("--partition=high", "--exclusive", "--wrap=sleep 5", "--output=/dev/null")
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-
-
-def time_until(work: Workflow, text: str, times: int = 1, timeout_s: float = 150) -> float:
-    """Return how many seconds it takes Snakemake to say ``text``."""
-    began = time.monotonic()
-    work.until(lambda: work.output.count(text) >= times, f"Snakemake says {text}", timeout_s)
-    return time.monotonic() - began
 
 
 def test_scancel_with_the_profile_as_it_is(workflow, undisturbed, record_property) -> None:
@@ -27,7 +20,7 @@ def test_scancel_with_the_profile_as_it_is(workflow, undisturbed, record_propert
     job = work.training_job()
     work.until_trained()
     command("scancel", job)
-    seconds = time_until(work, "Trying to restart job")
+    seconds = work.seconds_until("Trying to restart job")
     work.wait_s(FAST)
     work.finish()
     record_property(
@@ -60,7 +53,7 @@ def test_a_node_dies(workflow, undisturbed, record_property) -> None:
     work.until_trained()
     ((_, _, node),) = work.jobs()
     small_slurm.node_down(node)
-    seconds = time_until(work, "Trying to restart job")
+    seconds = work.seconds_until("Trying to restart job")
     record_property(
         "dead node", f"noticed and retried {seconds:.0f} s later (SlurmdTimeout is 20 s)"
     )
@@ -96,15 +89,24 @@ def test_a_node_is_cut_off_and_trains_on(workflow, undisturbed) -> None:
     assert_same(work.folder, undisturbed(work.config))
 
 
-def test_out_of_memory_with_memory_that_grows(workflow, undisturbed) -> None:
-    """The second attempt asks for twice as much, and has enough."""
+def test_out_of_memory_with_memory_that_grows(
+    workflow, undisturbed, tmp_path, record_property
+) -> None:
+    """The second attempt asks for twice as much, has enough, and goes on from the last save."""
+    hog = tmp_path / "hog"
+    hog.write_text("0")
     memory = {"mem_mb": 1500, "mem_grows": True}
-    work = workflow(changes={"resources": memory}, environment={"OUTLAST_TEST_HOG_MB": "1200"})
-    work.wait_s(FAST)
+    work = workflow(changes={"resources": memory}, environment={"OUTLAST_TEST_HOG_MB": str(hog)})
     work.start()
+    work.until_trained()
+    hog.write_text("1200")
+    seconds = work.seconds_until("Trying to restart job")
+    record_property("out of memory", f"noticed and retried {seconds:.0f} s later")
+    work.wait_s(FAST)
     work.finish()
     assert states_seen(work.output) in (["OUT_OF_MEMORY"], ["FAILED"])
     assert len(work.jobs()) == 2
+    assert work.events.count("resumed: ") == 1
     assert_same(work.folder, undisturbed(work.config))
 
 
@@ -167,19 +169,24 @@ def test_snakemake_is_killed_while_a_job_runs(workflow, undisturbed) -> None:
 
 
 def test_slurm_takes_no_job_for_a_while(workflow, undisturbed) -> None:
-    """Slurmctld is away when the first job is submitted: that is waited for, and costs no retry."""
+    """Slurmctld is away when the first job is submitted: that costs no retry of all that follows."""
     work = workflow("--retries", "0")
     work.wait_s(FAST)
     small_slurm.controller_down()
     try:
-        work.start()
-        time_until(work, "SLURM takes no job of prepare now", times=2)
+        work.start(wholly=True)
+        work.seconds_until("SLURM takes no job of prepare now", times=2)
     finally:
         small_slurm.controller_up()
     work.finish()
     assert "Unable to contact slurm controller" in work.output
     assert "Error in rule" not in work.output
     assert_same(work.folder, undisturbed(work.config))
+    for name in ("leaderboard.tsv", "confusion.png", "runs/run/curves.png"):
+        assert (work.workdir / "results/kills" / name).stat().st_size > 0
+    comments = squeue("--states=all", "--format=%k|%Z").splitlines()
+    evaluated = f"rule_evaluate_wildcards_kills_run|{work.workdir}"
+    assert evaluated in comments, "evaluate was a job, too"
 
 
 def test_a_job_that_will_never_start_is_a_failure(workflow) -> None:

@@ -9,7 +9,7 @@ from on_cluster import FAST, end_at_walltime, states_seen
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
-def test_three_walltimes_without_a_warning(workflow, undisturbed) -> None:
+def test_three_walltimes_without_a_warning(workflow, undisturbed, record_property) -> None:
     """No deadline is known and no signal comes: SIGKILL, TIMEOUT, retry, on from the last save."""
     work = workflow(environment={"OUTLAST_DEADLINE": "none"})
     work.wait_s(
@@ -17,11 +17,13 @@ def test_three_walltimes_without_a_warning(workflow, undisturbed) -> None:
     )  # SLURM lets an attempt live for half a minute more: too short to come to the end
     work.start()
     job, position = None, (0, 0)
-    for _ in range(3):
+    for number in (1, 2, 3):
         job = work.training_job(other_than=job)
         work.until_trained(more_than=position)
         end_at_walltime(job)
         assert work.until_ended(job) == "TIMEOUT"
+        seconds = work.seconds_until("Trying to restart job", times=number)
+        record_property("walltime", f"noticed and retried {seconds:.0f} s later")
         position = work.progress((-1, -1))
     work.wait_s(FAST)
     work.finish()

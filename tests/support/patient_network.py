@@ -1,8 +1,9 @@
 """A user's own network for the kill tests: dropout, and a wait in each forward pass.
 
-The wait (OUTLAST_TEST_WAIT_S: seconds, or a file that says how many at this moment) makes an epoch
-long enough to be hit anywhere. It touches no random number. OUTLAST_TEST_MARKS names a folder where
-the network leaves word of what it is doing. OUTLAST_TEST_HOG_MB: megabytes taken while it trains.
+The wait (OUTLAST_TEST_WAIT_S: seconds) makes an epoch long enough to be hit anywhere. It touches no
+random number. OUTLAST_TEST_HOG_MB: megabytes taken while it trains. Both may name a file that says
+how many at this moment. OUTLAST_TEST_MARKS names a folder where the network leaves word of what it
+is doing.
 """
 
 import os
@@ -13,6 +14,12 @@ import torch
 from torch import Tensor, nn
 
 HOG: list[bytes] = []
+
+
+def now(variable: str, default: str) -> float:
+    """Return the number that a variable of the environment, or the file that it names, says."""
+    said = os.environ.get(variable, default)
+    return float(Path(said).read_text() if Path(said).is_file() else said)
 
 
 class PatientNet(nn.Module):
@@ -39,9 +46,8 @@ class PatientNet(nn.Module):
                 file.write(f"{time.time()}\n")  # a line for each part of a batch
         if marks and not torch.is_grad_enabled() and len(rows) > 2:  # no trial at the start
             Path(marks, "validation").touch()
-        megabytes = int(os.environ.get("OUTLAST_TEST_HOG_MB", "0"))
-        if megabytes and self.training and torch.is_grad_enabled() and not HOG:
-            HOG.append(b"x" * (megabytes * 1_000_000))
-        wait = os.environ.get("OUTLAST_TEST_WAIT_S", "0.02")
-        time.sleep(float(Path(wait).read_text() if Path(wait).is_file() else wait))
+        if self.training and torch.is_grad_enabled() and not HOG:
+            if megabytes := now("OUTLAST_TEST_HOG_MB", "0"):
+                HOG.append(b"x" * int(megabytes * 1e6))
+        time.sleep(now("OUTLAST_TEST_WAIT_S", "0.02"))
         return self.head(self.body(rows))
