@@ -169,7 +169,7 @@ def test_snakemake_is_killed_while_a_job_runs(workflow, undisturbed) -> None:
 
 
 def test_slurm_takes_no_job_for_a_while(workflow, undisturbed) -> None:
-    """Slurmctld is away when the first job is submitted: that costs no retry of all that follows."""
+    """Slurmctld is away when the first job is submitted: that costs no retry."""
     work = workflow("--retries", "0")
     work.wait_s(FAST)
     small_slurm.controller_down()

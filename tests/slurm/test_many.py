@@ -25,10 +25,9 @@ def test_two_nodes_lose_one_and_end_on_one(workflow, undisturbed, record_propert
         work.until(lambda job=job: not agents(job), "the other torchrun ends", timeout_s=30)
         other_s = time.monotonic() - began
         work.seconds_until("Trying to restart job", times=number)
-        record_property(
-            f"torchrun of the {which} of two nodes killed",
-            f"the other ended {other_s:.1f} s later, retried after {time.monotonic() - began:.0f} s",
-        )
+        seconds = time.monotonic() - began
+        told = f"the other ended {other_s:.1f} s later, retried after {seconds:.0f} s"
+        record_property(f"torchrun of the {which} of two nodes killed", told)
     job = work.training_job(other_than=job)
     position = work.until_trained(more_than=work.progress((-1, -1)))
     work.stop()

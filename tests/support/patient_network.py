@@ -46,8 +46,8 @@ class PatientNet(nn.Module):
                 file.write(f"{time.time()}\n")  # a line for each part of a batch
         if marks and not torch.is_grad_enabled() and len(rows) > 2:  # no trial at the start
             Path(marks, "validation").touch()
-        if self.training and torch.is_grad_enabled() and not HOG:
-            if megabytes := now("OUTLAST_TEST_HOG_MB", "0"):
-                HOG.append(b"x" * int(megabytes * 1e6))
+        is_step = self.training and torch.is_grad_enabled()
+        if is_step and not HOG and (megabytes := now("OUTLAST_TEST_HOG_MB", "0")):
+            HOG.append(b"x" * int(megabytes * 1e6))
         time.sleep(now("OUTLAST_TEST_WAIT_S", "0.02"))
         return self.head(self.body(rows))
