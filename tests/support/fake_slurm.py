@@ -69,6 +69,7 @@ echo 7
     "sacct": "",
     "sacctmgr": "",
     "scancel": 'echo "$*" >> cancelled\n',
+    "srun": 'test -z "$SLURM_CONF" || { echo "unlike in Snakemake" >&2; exit 1; }\n',
     "torchrun": "",
 }
 
@@ -84,7 +85,7 @@ class FakeSlurm:
         """Make a cluster on which all is well."""
         self.folder = folder
         folder.mkdir()
-        for name in ("sh", "cat", "grep"):
+        for name in ("sh", "cat", "grep", "env", "true"):
             real = next(path for top in ("/bin", "/usr/bin") if (path := Path(top, name)).exists())
             (folder / name).symlink_to(real)
         for name, text in PROGRAMS.items():

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOKEN, HEARD = "token", "heard"  # of the login node
-ANSWER, ECHO, TORCH = "answer.json", "echo.json", "torch.json"  # of the job
+# of the job
+ANSWER, ECHO, STEP, TORCH = "answer.json", "echo.json", "step.json", "torch.json"
 POLL_S = 0.2
 
 

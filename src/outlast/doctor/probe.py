@@ -2,9 +2,9 @@
 
     python -m outlast.doctor.probe FOLDER
 
-FOLDER is below results/, and the login node has written a token there. Three answers, so that
-one that hangs keeps none of the others back: ANSWER at once, ECHO as soon as the login node has
-said that it saw the answer, TORCH when torch is imported.
+FOLDER is below results/, and the login node has written a token there. Four answers, so that one
+that hangs keeps none of the others back: ANSWER at once, ECHO as soon as the login node has said
+that it saw the answer, STEP when a step of the job has run, TORCH when torch is imported.
 """
 
 import os
@@ -18,7 +18,8 @@ from typing import Any
 
 import outlast
 from outlast import slurm
-from outlast.doctor.letters import ANSWER, ECHO, HEARD, TOKEN, TORCH, wait_for
+from outlast.doctor.letters import ANSWER, ECHO, HEARD, STEP, TOKEN, TORCH, wait_for
+from outlast.doctor.programs import ask
 from outlast.files import write_json
 
 SEEN_S = 30  # a network file system may show a new file this much later
@@ -31,6 +32,7 @@ def main(folder: Path) -> None:
     if _wait_for(folder / HEARD) is not None:
         heard = time.time()
         write_json(folder / ECHO, {"heard": heard, "written": time.time()})
+    write_json(folder / STEP, _step())
     write_json(folder / TORCH, _torch())
 
 
@@ -51,6 +53,15 @@ def _place(folder: Path) -> dict[str, Any]:
         "torchrun": shutil.which("torchrun"),
         "free_bytes": shutil.disk_usage(folder).free,
     }
+
+
+def _step() -> dict[str, str]:
+    """Start a step as the plugin does in each job: with few of SLURM's variables left."""
+    left = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
+    unset = [name for name in os.environ if name.startswith("SLURM_") and name not in left]
+    options = [f"--unset={name}" for name in unset]
+    reply = ask("env", *options, "srun", "--ntasks=1", "--cpu-bind=q", "true")
+    return {"error": "" if reply.is_good else reply.error}
 
 
 def _torch() -> dict[str, Any]:

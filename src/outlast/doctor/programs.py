@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import dataclass
 
 TIMEOUT_S = 30
+LOOKS = ("SQUEUE_", "SINFO_")
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Reply:
 
 def ask(*command: str) -> Reply:
     """Run a program and return what it says, in English and whatever happens."""
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    # what a user has set for his own looks at the queue would hide jobs and nodes here
+    own = {name: value for name, value in os.environ.items() if not name.startswith(LOOKS)}
+    environment = {**own, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
             command,

@@ -19,6 +19,7 @@ class Visit:
     Attributes:
         answer: Of the node.
         echo: When it saw our word, and wrote back (its clock); None if it did not.
+        step: What srun said there; None if it never ended.
         torch: What it said of torch; None if it had no time to.
         said: When our word was written (our clock).
         heard: When the echo was seen (our clock).
@@ -30,6 +31,7 @@ class Visit:
 
     answer: Any
     echo: Any
+    step: Any
     torch: Any
     said: float
     heard: float
@@ -50,6 +52,13 @@ def verdicts(visit: Visit, own_version: str, profile: Profile) -> Iterator[Line]
         found = "is not on the PATH of a job, and the rule calls it by name"
         yield bad("torchrun", found, "activate the environment of outlast before snakemake")
     yield _deadline(visit)
+    if visit.step is None or visit.step["error"]:
+        said = visit.step["error"] if visit.step else "nothing, and does not end"
+        found = f"in a job, with the variables that Snakemake's plugin leaves it, it says: {said}"
+        fix = (
+            "ask the administrators: /etc/slurm/slurm.conf on the nodes, if only SLURM_CONF has it"
+        )
+        yield bad("srun", found, fix)
     yield _torch(visit)
 
 

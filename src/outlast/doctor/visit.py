@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.doctor.job import LOG, MINUTES, MOST_MB, Job, RefusedError, submitted, temporary_folder
-from outlast.doctor.letters import ANSWER, ECHO, HEARD, TOKEN, TORCH, wait_for
+from outlast.doctor.letters import ANSWER, ECHO, HEARD, STEP, TOKEN, TORCH, wait_for
 from outlast.doctor.lines import Line, bad, note, ok
 from outlast.doctor.profile import Profile
 from outlast.doctor.submission import gpu_options, placing_options
@@ -97,10 +97,12 @@ def _converse(talk: _Talk, gpus: int, profile: Profile) -> list[Line]:
     said = time.time()
     (talk.folder / HEARD).touch()
     echo, heard = talk.hear(ECHO)
+    step, _ = talk.hear(STEP)
     torch, _ = talk.hear(TORCH)
     visit = Visit(
         answer=answer,
         echo=echo,
+        step=step,
         torch=torch,
         said=said,
         heard=heard,

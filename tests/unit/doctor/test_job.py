@@ -62,6 +62,18 @@ def test_a_job_with_a_gpu(examine: Examine, slurm: FakeSlurm) -> None:
     assert "--gpus=a100:1 --mem=" in slurm.said("submitted").splitlines()[-1]
 
 
+def test_a_step_that_does_not_start(
+    examine: Examine, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job of Snakemake starts one, without SLURM_CONF."""
+    monkeypatch.setenv("SLURM_CONF", "/there/slurm.conf")
+    assert bad(examine()) == []
+    slurm.program("srun", "echo 'Could not establish a configuration source' >&2; exit 1")
+    (said,) = bad(examine())
+    assert said.startswith("srun: in a job, with the variables that")
+    assert "it says: Could not establish a configuration source fix: ask" in said
+
+
 def test_a_job_that_does_not_start(examine: Examine, slurm: FakeSlurm) -> None:
     """A note, and it is cancelled."""
     slurm.say("jobs", "wait")
@@ -124,7 +136,11 @@ def test_a_probe_that_sees_no_token(
     """It says so, and does not wait for ever."""
     monkeypatch.setattr(probe, "SEEN_S", 0.3)
     probe.main(tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["answer.json", "torch.json"]
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == [
+        "answer.json",
+        "step.json",
+        "torch.json",
+    ]
     assert '"token": null' in (tmp_path / "answer.json").read_text()
 
 
@@ -143,6 +159,7 @@ TORCH = {"version": "2.13", "gpus": 1, "devices": "0", "seconds": 3.0}
 GOOD = Visit(
     answer=ANSWER,
     echo={"heard": 1001.0, "written": 1001.0},
+    step={"error": ""},
     torch=TORCH,
     said=1000.0,
     heard=1002.0,
@@ -177,6 +194,8 @@ VERDICTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no deadline": ({"deadline": None}, "note", "deadline: squeue does not answer on node1"),
     "past": ({"deadline": 999.0}, "BAD", "deadline: squeue says that a job of 120 s ends -1 s"),
     "far": ({"deadline": 4600.0}, "BAD", "deadline: .* ends 3600 s after its start"),
+    "no step": ({"step": {"error": "no slurm.conf"}}, "BAD", "srun: .* it says: no slurm.conf"),
+    "step": ({"step": None}, "BAD", "srun: .* it says: nothing, and does not end"),
     "no torch": ({"torch": None}, "note", "torch: was not imported within the 2 minutes"),
     "broken": ({"torch": {"error": "OSError: x"}}, "BAD", "torch: cannot be imported .* OSError"),
     "no GPU": ({"torch": {**TORCH, "gpus": 0}}, "BAD", "torch: .* it sees no GPU"),
