@@ -348,7 +348,7 @@ class Config(Section):
     experiment: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        max_length=100,
+        max_length=70,  # with the name of a run it is one of a folder of the logs on SLURM
         description="Names the folder under results/.",
     )
     data: DataSection = Field(description="")

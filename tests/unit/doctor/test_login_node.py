@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_slurm import FakeSlurm
+from fake_slurm import PROGRAMS, FakeSlurm
 from snakemaking import ROOT
 
 from outlast import cli
@@ -113,6 +113,18 @@ def test_a_program_that_does_not_answer(
     (slurm.folder / "sleep").symlink_to("/bin/sleep")
     slurm.program(name, "exec sleep 20")
     assert f"{name} is silent for 0.5 s" in the_bad(examine())
+
+
+def test_a_user_s_own_looks_at_the_queue_change_nothing(
+    examine: Examine, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Formats and filters that he has set for himself."""
+    monkeypatch.setenv("SQUEUE_STATES", "FAILED")
+    monkeypatch.setenv("SINFO_PARTITION", "none")
+    for name in ("squeue", "sinfo"):
+        fine = PROGRAMS.get(name, "")
+        slurm.program(name, f'test -z "$SQUEUE_STATES$SINFO_PARTITION" || exit 1\n{fine}')
+    assert not any(word == "BAD" for word, _ in examine("--no-job"))
 
 
 # no sacct, and a profile that does not need it
