@@ -160,7 +160,7 @@ class RunState:
     best_weights: dict[str, Any]
     validated: Validated
     best_buffers: dict[str, torch.Tensor] = field(default_factory=dict)
-    _modes: list[str] = field(default_factory=list)
+    _is_in_training: bool = False
     _form: Form | None = None
     _held: Held | None = None
 
@@ -229,6 +229,10 @@ class RunState:
 
     def restore(self, saved: SavedState) -> None:
         """Go on from ``saved``. Strict: a missing or surplus weight is an error."""
+        self.validated.load(saved.validation)
+        self._is_in_training = saved.step > 0
+        if self._is_in_training:
+            self._enter_again(saved.modes)
         load_weights(self.model, saved.weights, saved.buffers)
         frozen = set(saved.frozen)
         for name, parameter in named_parameters(self.model):
@@ -242,17 +246,25 @@ class RunState:
         self.meter.load(saved.sums)
         self.history.rows = saved.history
         self.position = Position(saved.epoch, saved.step, saved.train_seconds)
-        self._modes = saved.modes
         self.best_weights, self.best_buffers = saved.best_weights, saved.best_buffers
-        self.validated.load(saved.validation)
 
-    def enter_training(self) -> None:
-        """Put the network into training, for a new epoch or for the rest of a saved one."""
+    def _enter_again(self, modes: list[str]) -> None:
+        """Put the network into training or validation, as it was, before its numbers are loaded.
+
+        It may count, draw or merge weights when its mode changes; the numbers are those after that.
+        """
         self.model.train()
         modules = dict(self.model.named_modules())
-        for name in modules.keys() & self._modes:
+        for name in modules.keys() & modes:
             modules[name].training = not self.model.training
-        self._modes = []
+        if self.validated.steps:
+            self.model.eval()
+
+    def enter_training(self) -> None:
+        """Put the network into training for a new epoch; for the rest of a saved one it is."""
+        if not self._is_in_training:
+            self.model.train()
+        self._is_in_training = False
 
     @property
     def seconds(self) -> float:

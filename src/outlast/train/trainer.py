@@ -208,6 +208,7 @@ class Trainer:
         if self._epoch_returned:
             self._start_next_epoch()
         run, rows = self.run, self.data.splits["train"]
+        self._seed(0)  # it may draw there
         run.enter_training()
         for group in run.optimizer.param_groups:
             group["lr"] = run.schedule.rate(run.position.epoch)

@@ -88,7 +88,9 @@ class Validator:
         at_boundary: Callable[[], None],
     ) -> None:
         """Predict the rows that are left."""
-        self._setup.network.eval()
+        if self._setup.network.training:  # not so where an earlier attempt has begun this one
+            seed_batch(0)
+            self._setup.network.eval()
         while validated.steps < validated.num_steps:
             rows, outputs = validated.next_rows(), None
             if len(rows):

@@ -236,3 +236,57 @@ def test_a_kill_after_the_save_of_an_epoch(
     trainer._keeper._writer.drain()
     trainer = trainer_of(kind, tmp_path / "killed", data)
     assert end_of(trainer, tmp_path / "killed", trainer.train(2, 0)) == expected
+
+
+class CountsModes(Own):
+    """Counts in a buffer how often it is put into each mode."""
+
+    def extra(self) -> None:
+        self.register_buffer("entered", torch.zeros(2))
+
+    def train(self, mode: bool = True) -> Any:
+        if "entered" in self._buffers:
+            self.entered[int(mode)] += 1
+        return super().train(mode)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(self.hidden(rows)) * (1 + self.entered[0] * 0.1 + self.entered[1] * 0.01)
+
+
+class DrawsMask(Own):
+    """Variational dropout: a mask for each epoch, drawn when training begins; one of validation."""
+
+    def extra(self) -> None:
+        self.register_buffer("mask", torch.ones(8))
+
+    def train(self, mode: bool = True) -> Any:
+        if "mask" in self._buffers:
+            self.mask.copy_(torch.rand(8))
+        return super().train(mode)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        return super().hidden(rows) * self.mask
+
+
+class Merges(Own):
+    """Adds a second weight to the first for validation, and takes it out again for training."""
+
+    def extra(self) -> None:
+        self.low = nn.Parameter(torch.full((8, 4), 0.1))
+        self.register_buffer("is_merged", torch.zeros((), dtype=torch.bool))
+
+    def train(self, mode: bool = True) -> Any:
+        if "is_merged" in self._buffers and bool(self.is_merged) == mode:
+            self.body.weight.data += -self.low.data if mode else self.low.data
+            self.is_merged.fill_(not mode)
+        return super().train(mode)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        hidden = self.body(rows)
+        return (hidden if self.is_merged else hidden + rows @ self.low.T).tanh()
+
+
+@pytest.mark.parametrize("kind", [CountsModes, DrawsMask, Merges])
+def test_what_a_change_of_mode_does_is_done_once(kind: type[Own], tmp_path: Path) -> None:
+    """Stopped within an epoch, within a validation, and between them."""
+    keeps_the_law(kind, tmp_path, [1, 3, 4, 5, 6, 7, 9, 10, 11, 17])
