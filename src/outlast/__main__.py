@@ -4,33 +4,53 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
+
+# for the threads and child processes of a network to end, once all is done
+PATIENCE_S = 10.0
 
 
-def leave_at_exit() -> dict[str, int]:
-    """End this process at exit without taking the interpreter down; return where its code goes.
+class Ending:
+    """Ends this process without taking the interpreter down.
 
     torch's threads may still be at work then, and abort the process now and then ("terminate called
     without an active exception"): a run that is complete would have failed.
     """
-    ending = {"code": 1}  # that of an exception
 
-    @atexit.register  # the first one to come is the last one to be called
-    def leave() -> None:
+    def __init__(self) -> None:
+        """Be the first one to register with atexit, and so the last one that is called."""
+        self.code = 1  # that of an exception
+        atexit.register(self.leave)
+
+    def begin(self) -> None:
+        """Give the rest of the process some time: it may wait for a thread that never ends."""
+        timer = threading.Timer(PATIENCE_S, self._give_up)
+        timer.daemon = True
+        timer.start()
+
+    def _give_up(self) -> None:
+        line = f"all is done; what the network has started did not end within {PATIENCE_S:.0f} s\n"
+        with contextlib.suppress(OSError):
+            os.write(1, line.encode())
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave now."""
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # nobody reads it any more
+            with contextlib.suppress(Exception):  # nobody reads it, or it is closed or None
                 stream.flush()
-        os._exit(ending["code"])
-
-    return ending
+        os._exit(self.code)
 
 
 if __name__ == "__main__":
-    ending = leave_at_exit()
+    ending = Ending()
 
     from outlast.cli import main
 
     try:
-        ending["code"] = main()
+        ending.code = main()
     except SystemExit as error:  # of argparse
-        ending["code"] = int(error.code or 0)
+        ending.code = int(error.code or 0)
         raise
+    finally:
+        ending.begin()

@@ -26,6 +26,7 @@ from outlast.processes import (
     children_of,
     descendants_of,
     has_failed,
+    hears,
     members_of,
     start_of,
 )
@@ -159,13 +160,21 @@ def _family() -> list[int]:
 
 
 def _send_to_ranks(number: signal.Signals) -> None:
-    """Send a signal to the sessions of the ranks: a rank may have been started by a wrapper."""
-    for pid in children_of(os.getpid()):
+    """Send a signal to the ranks, which may have been started by a wrapper.
+
+    What a network itself has started is no business of ours; but all is ended that cannot hear yet.
+    """
+    for child in children_of(os.getpid()):
+        ranks = [pid for pid in {child, *members_of([child])} if hears(pid)]
         with contextlib.suppress(ProcessLookupError):
+            if ranks and number != signal.SIGKILL:
+                for pid in ranks:
+                    os.kill(pid, number)
+                continue
             try:
-                os.killpg(pid, number)
+                os.killpg(child, number)
             except ProcessLookupError:  # it has just been started, and has no session yet
-                os.kill(pid, number)
+                os.kill(child, number)
 
 
 def _explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -3,6 +3,8 @@
 import atexit
 import ctypes
 import os
+import subprocess
+import threading
 import time
 
 import torch
@@ -103,6 +105,23 @@ class Spoiled(SlowNet):
     def forward(self, rows: Tensor) -> Tensor:
         self.steps += self.training
         return super().forward(rows) * (float("nan") if self.steps > 5 else 1.0)
+
+
+class Helped(SlowNet):
+    """Has a program of its own do something in each step."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled():
+            subprocess.run(["sleep", "0.3"], check=True)
+        return super().forward(rows)
+
+
+class NeverDone(SlowNet):
+    """Leaves a thread behind that ends never."""
+
+    def __init__(self, num_inputs: int, num_outputs: int):
+        super().__init__(num_inputs, num_outputs)
+        threading.Thread(target=threading.Event().wait).start()
 
 
 class Aborting(SlowNet):

@@ -103,6 +103,46 @@ def test_a_complete_run_is_not_aborted_at_its_exit(
     assert (tmp_path / "run" / "history.json").exists()
 
 
+def test_a_complete_run_does_not_wait_for_a_thread_of_the_network(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """For ever: Snakemake would see a job that runs to its walltime, and again."""
+    config = with_network("NeverDone") | {"training": CONFIG["training"] | {"epochs": 1}}
+    launch = Launch(config, data, tmp_path / "run")
+    launches.append(launch)
+    output = launch.end(60)
+    assert launch.process.returncode == 0, output
+    assert "what the network has started did not end within 10 s" in output
+
+
+def test_a_signal_does_not_hit_what_the_network_has_started(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """Its helpers may have no time to lose: the state is saved when they are done."""
+    launch = Launch(with_network("Helped"), data, tmp_path / "run")
+    launches.append(launch)
+    deadline = time.monotonic() + 60
+    status = tmp_path / "run" / "status.json"
+    while not status.exists() or '"from_epoch": 0' not in status.read_text():
+        assert time.monotonic() < deadline, launch.log.read_text()
+        time.sleep(0.05)
+    time.sleep(3)
+    launch.find_ranks()
+    launch.process.terminate()
+    output = launch.end(20)
+    assert "the state is saved" in output, output
+    assert "CalledProcessError" not in output
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-"])
+def test_a_closed_output_does_not_turn_a_failure_into_a_success(
+    tmp_path: Path, redirection: str
+) -> None:
+    """A job started by cron, or behind a daemon."""
+    line = f"{sys.executable} -m outlast inspect {tmp_path}/none.pt {redirection}"
+    assert subprocess.run(["bash", "-c", line]).returncode == 1
+
+
 def wait_for_zombie(process: psutil.Process) -> None:
     """Wait until a process has ended that its parent has not looked at yet."""
     deadline = time.monotonic() + 30

@@ -86,6 +86,47 @@ def test_a_second_request_leaves_at_once() -> None:
         time.sleep(0.3)
         listener.process.send_signal(signal.SIGINT)
         assert listener.process.wait(10) == 128 + signal.SIGINT
+        said = "rank 0 leaves at once, and saves nothing more: SIGINT is the second request"
+        assert listener.read() == said
+
+
+def test_a_request_stays_one_while_the_process_is_stopped() -> None:
+    """SLURM suspends a job between the two signals of one request."""
+    with listening(0.5) as listener:
+        listener.process.send_signal(signal.SIGTERM)
+        listener.wait_for("SIGTERM")
+        listener.process.send_signal(signal.SIGSTOP)
+        listener.process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        listener.process.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+        assert listener.ask() == "SIGTERM"
+
+
+# asyncio takes the way on which signals are heard, and gives none back
+ASYNC = """
+import asyncio, signal, sys, time
+from outlast.train.interrupt import Interrupt
+flag = Interrupt().install()
+async def wait():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, print)
+asyncio.run(wait())
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_second_request_is_heard_after_asyncio() -> None:
+    """The first one sets the flag, and mends the way."""
+    with subprocess.Popen([sys.executable, "-c", ASYNC], stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        time.sleep(2.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 128 + signal.SIGTERM
 
 
 # what waiting for other ranks is to Python: no handler runs until it is over
@@ -142,6 +183,31 @@ for _ in range(2):
     os.kill(child, signal.SIGKILL)
 print(flag.received, flush=True)
 """
+
+
+# a pool, a worker that is ended, and one that Python ends at exit
+HELPERS = """
+import multiprocessing, time
+from outlast.train.interrupt import Interrupt
+flag = Interrupt().install()
+for _ in range(20):
+    with multiprocessing.Pool(2) as pool:
+        pool.map(abs, range(4))
+for is_daemon in (False, True):
+    worker = multiprocessing.Process(target=time.sleep, args=(60,), daemon=is_daemon)
+    worker.start()
+    if not is_daemon:
+        worker.terminate()
+        worker.join()
+print(flag.received, flush=True)
+"""
+
+
+def test_helpers_of_a_network_can_be_ended() -> None:
+    """They inherit the handlers, which must not keep them alive."""
+    command = [sys.executable, "-c", HELPERS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
 
 
 def test_a_signal_to_a_child_is_no_request() -> None:
