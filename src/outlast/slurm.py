@@ -14,7 +14,14 @@ FORGOTTEN = "SLURM knows nothing of it any more"
 STUCK = {
     "PartitionTimeLimit": "it asks for more time than its partition gives (resources.runtime)",
     "launch failed requeued held": "SLURM could not start it, and holds it",
-    "job requeued in held state": "SLURM has put it back, and holds it",
+}
+# and one that may be such; nodes that are down count as missing
+DOUBTFUL = {
+    "PartitionConfig": "its partition may never give what it asks for (outlast doctor says more)",
+    "PartitionNodeLimit": "its partition has too few nodes, or some are down (sinfo -R)",
+    "job requeued in held state": "somebody has put it back and holds it (scontrol release)",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "it is held (scontrol release)",
 }
 # Of these nothing of a job runs any more. Any other name, that of a later SLURM too, may be one of
 # a job that runs or will again: SUSPENDED, COMPLETING, REQUEUED; REVOKED runs on another cluster.
@@ -59,21 +66,27 @@ def has_ended(job: str) -> bool:
 
 
 def lost_jobs(jobs: Sequence[str]) -> dict[str, str]:
-    """Return those of our jobs whose end is none that Snakemake knows, each with the reason."""
+    """Return those of our jobs that are lost, or may be, each with the reason.
+
+    Lost: their end is none that Snakemake knows, or they will never start.
+    """
     if any(os.environ.get(name) for name in CLUSTERS):
         return {}  # sbatch has sent them to a cluster that is not asked here
-    asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r"])
+    asked = _run(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%P|%r"])
     if asked is None or asked.returncode != 0:
         return {}  # slurmctld is away, and will be back
-    said = {line.partition("|")[0]: line.split("|")[1:] for line in asked.stdout.splitlines()}
+    lines = [line.split("|") for line in asked.stdout.splitlines()]
+    said = {line[0]: line[1:] for line in lines if len(line) == 4}
     found = {job: _loss(*said[job]) if job in said else FORGOTTEN for job in jobs}
     return {job: loss for job, loss in found.items() if loss}
 
 
-def _loss(state: str, reason: str) -> str | None:
+def _loss(state: str, partition: str, reason: str) -> str | None:
     if state == "PREEMPTED":  # one that SLURM starts again is PENDING
         return PREEMPTED
-    return STUCK.get(reason) if state == "PENDING" else None
+    if state != "PENDING" or "," in partition:  # of several, the reason is that of one
+        return None
+    return STUCK.get(reason) or DOUBTFUL.get(reason)
 
 
 def cancel(job: str) -> None:

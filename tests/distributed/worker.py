@@ -244,7 +244,7 @@ def resumed(folder: Path, ranks: Distributed) -> dict[str, Any]:
         advance(order)
         steps.append(1)
         if len(steps) == 6 and ranks.rank == ranks.world_size - 1:
-            first._keeper.poll._interrupt._note(15, None)
+            first._keeper.poll._interrupt._note(15)
 
     first._train_step = stepping  # type: ignore[method-assign]
     try:
@@ -292,7 +292,7 @@ def resumed_in_validation(folder: Path, ranks: Distributed, counts: bool) -> dic
             if trainer.run.validated.steps:
                 batches.append(1)
             if name.startswith("stopped") and len(batches) == 2 and ranks.rank == 0:
-                trainer._keeper.poll._interrupt._note(15, None)
+                trainer._keeper.poll._interrupt._note(15)
             real(num_steps)
 
         trainer._keeper.at_boundary = at_boundary  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import sys
 from snakemake.cli import main
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
-from outlast import refused_jobs
+from outlast import submissions
 
 
 async def _sleep(_executor: RemoteExecutor) -> None:
@@ -19,5 +19,5 @@ async def _sleep(_executor: RemoteExecutor) -> None:
 
 
 RemoteExecutor.sleep = _sleep
-refused_jobs.FIRST_S = 2.0
+submissions.FIRST_S = 2.0
 sys.exit(main())

@@ -189,6 +189,38 @@ def test_slurm_takes_no_job_for_a_while(workflow, undisturbed) -> None:
     assert evaluated in comments, "evaluate was a job, too"
 
 
+def test_slurmctld_is_away_while_a_job_runs(workflow, undisturbed) -> None:
+    """Snakemake's looks fail; it must not forget the job."""
+    work = workflow("--verbose")
+    work.start()
+    work.training_job()
+    work.until_trained()
+    small_slurm.controller_down()
+    try:
+        work.seconds_until("SLURM query command failed")
+        time.sleep(10)
+    finally:
+        small_slurm.controller_up()
+    work.wait_s(FAST)
+    work.finish()
+    assert len(work.jobs()) == 1
+    assert_same(work.folder, undisturbed(work.config))
+
+
+def test_ctrl_c_while_jobs_are_submitted_leaves_none(workflow) -> None:
+    """The plugin cancels those that it knows, and submits the rest."""
+    seeds = {"replicates": {"training.seed": list(range(30))}}
+    work = workflow(changes={"sweep": seeds})
+    work.start()
+    work.until(lambda: len(work.jobs()) >= 3, "the first are submitted")
+    work.stop()
+    submitted = len(work.jobs())
+    assert submitted < 30, "too late"
+    assert {state for _, state, _ in work.jobs()} <= {"CANCELLED", "COMPLETING"}
+    time.sleep(3)
+    assert len(work.jobs()) == submitted
+
+
 def test_a_job_that_will_never_start_is_a_failure(workflow) -> None:
     """More minutes than the partition has: SLURM would let it wait for ever."""
     work = workflow("--retries", "1", changes={"resources": {"runtime": 2000}})

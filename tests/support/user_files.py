@@ -39,3 +39,29 @@ def step() -> int:
 
 
 step.calls = 0
+
+
+__calls = [0]
+
+
+class Methods(nn.Module):
+    """Keeps things in its methods, in a class of its own, and behind a name of two underscores."""
+
+    class Settings:
+        """Of the class."""
+
+        level = 0
+
+    def by_default(self, calls: list[int] = [0]) -> None:  # noqa: B006
+        calls[0] += 1
+
+    @staticmethod
+    def by_attribute() -> None:
+        Methods.by_attribute.calls = getattr(Methods.by_attribute, "calls", 0) + 1
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.by_default()
+        self.by_attribute()
+        Methods.Settings.level += 1
+        globals()["__calls"][0] += 1
+        return rows

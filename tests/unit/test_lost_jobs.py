@@ -1,6 +1,7 @@
 """Jobs that Snakemake would wait for, for ever; tests/slurm has the real plugin and SLURM."""
 
 import asyncio
+import logging
 import os
 import sys
 from pathlib import Path
@@ -19,13 +20,20 @@ class Executor:
     def __init__(self) -> None:
         self._submitted_job_clusters: set[str] = set()
         self.errors: list[str] = []
+        self.logger = logging.getLogger("test")
 
     def report_job_error(self, job: Any, msg: str) -> None:
         self.errors.append(f"{job.external_jobid}: {msg}")
 
+    def report_job_success(self, job: Any) -> None:
+        """It has ended well."""
+
     async def check_active_jobs(self, active_jobs: Any) -> Any:
         for job in active_jobs:
-            yield job
+            if job.external_jobid == "8":
+                self.report_job_success(job)
+            elif job.external_jobid != "9":  # as of all jobs, when SLURM does not answer
+                yield job
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_a_preempted_and_a_forgotten_job_are_failures_in_the_end(looks: Any) -> None:
     """Once each, at the second and at the fifth look; the others are left to the plugin."""
-    answer = "echo '1|RUNNING|None'; echo '2|PREEMPTED|None'"
+    answer = "echo '1|RUNNING|main|None'; echo '2|PREEMPTED|main|None'"
     left, errors = looks([answer] * 6, "1", "2", "3")
     assert left == [["1", "2", "3"], *[["1", "3"]] * 3, ["1"], ["1"]]
     assert len(errors) == 2
@@ -69,9 +77,9 @@ def test_a_job_that_comes_back_is_none(looks: Any) -> None:
     """SLURM starts it again, or had only just started itself."""
     answers = [
         "true",
-        "echo '1|PENDING|None'",
-        "echo '1|PREEMPTED|None'",
-        "echo '1|RUNNING|None'",
+        "echo '1|PENDING|main|None'",
+        "echo '1|PREEMPTED|main|None'",
+        "echo '1|RUNNING|main|None'",
         "true",
     ]
     assert looks(answers, "1") == ([["1"]] * 5, [])
@@ -90,11 +98,11 @@ def test_a_job_that_will_never_start_is_a_failure(looks: Any, tmp_path: Path) ->
     answer = "; ".join(
         f"echo '{line}'"
         for line in (
-            "1|PENDING|Resources",
-            "2|PENDING|PartitionTimeLimit",
-            "3|PENDING|launch failed requeued held",
-            "4|PENDING|JobHeldUser",
-            "5|RUNNING|None",
+            "1|PENDING|main|Resources",
+            "2|PENDING|main|PartitionTimeLimit",
+            "3|PENDING|main|launch failed requeued held",
+            "4|PENDING|main|JobHeldUser",
+            "5|RUNNING|main|None",
         )
     )
     left, errors = looks([answer] * 3, *"12345")
@@ -102,6 +110,20 @@ def test_a_job_that_will_never_start_is_a_failure(looks: Any, tmp_path: Path) ->
     assert "'2' failed: it asks for more time than its partition gives" in errors[0]
     assert "'3' failed: SLURM could not start it" in errors[1]
     assert (tmp_path / "cancelled").read_text() == "--quiet 2\n--quiet 3\n"
+
+
+def test_jobs_stay_while_slurm_does_not_answer(looks: Any) -> None:
+    """The plugin forgets them all then, and a job that has ended well is gone for good."""
+    answer = "exit 1"
+    assert looks([answer] * 2, "7", "8", "9") == ([["7", "9"]] * 2, [])
+
+
+def test_a_job_that_may_never_start_is_told_of(looks: Any, caplog: Any) -> None:
+    """Once; nodes that are down give the same reason, and come back."""
+    answer = "echo '1|PENDING|main|PartitionConfig'; echo '2|PENDING|a,b|PartitionTimeLimit'"
+    assert looks([answer] * 5, "1", "2") == ([["1", "2"]] * 5, [])
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("SLURM-job '1' waits: its partition may never give")
 
 
 def test_names_of_arrays_are_left_alone(looks: Any) -> None:

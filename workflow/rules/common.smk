@@ -12,7 +12,7 @@ from outlast.config import read_yaml
 from outlast.errors import ConfigError, listed
 from outlast.files import write_json
 from outlast.lost_jobs import notice_lost_jobs
-from outlast.refused_jobs import wait_out_refusals
+from outlast.submissions import mend_submissions
 from outlast.sections import BUILT_IN_SOURCES
 from outlast.sweep import expand as expand_sweep
 from outlast.user_code import user_files

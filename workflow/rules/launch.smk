@@ -5,7 +5,7 @@ LAUNCH, RESOURCES = EXPERIMENT.launch, EXPERIMENT.resources
 
 # without them Snakemake would wait for ever for some jobs on SLURM, and give up too soon on others
 notice_lost_jobs()
-wait_out_refusals()
+mend_submissions()
 
 # a GPU that was asked for and is not there must not end in hours of training on the CPU
 DEVICE = "cuda" if RESOURCES.gpus else LAUNCH.device

@@ -23,22 +23,26 @@ class _Seen:
     transient: dict[str, bool]  # of the buffers that are not None: no part of the state dict
     plain: set[str]  # attributes of modules that are no buffers, nor parameters, nor modules
     others: set[str]  # buffers that are not None, and modules with an extra state
+    things: dict[str, nn.Parameter]  # the parameters themselves
+    kinds: dict[str, type]  # of the modules
 
     @classmethod
     def of(cls, network: nn.Module) -> "_Seen":
         modules = dict(network.named_modules(remove_duplicate=False))
-        parameters = network.named_parameters(remove_duplicate=False)
+        parameters = dict(network.named_parameters(remove_duplicate=False))
         buffers = list(network.named_buffers(remove_duplicate=False))
         plain = nn.Module.get_extra_state
         extra = {name for name, one in modules.items() if type(one).get_extra_state is not plain}
         return cls(
             modules=set(modules),
-            parameters={name: _layout(parameter) for name, parameter in parameters},
+            parameters={name: _layout(parameter) for name, parameter in parameters.items()},
             transient={name: _is_transient(modules, name) for name, _ in buffers},
             plain={
                 f"{name}.{leaf}".lstrip(".") for name, one in modules.items() for leaf in vars(one)
             },
             others={name for name, _ in buffers} | {f"{name}.get_extra_state()" for name in extra},
+            things=parameters,
+            kinds={name: type(one) for name, one in modules.items()},
         )
 
 
@@ -80,6 +84,16 @@ class Form:
                     name for name in old.keys() & new.keys() if old[name][part] != new[name][part]
                 }
                 for part, what in enumerate(("shape", "dtype", "layout in memory"))
+            },
+            "is another one than at first, which the optimizer does not train": {
+                name
+                for name in old.keys() & new.keys()
+                if first.things[name] is not now.things[name] and old[name] == new[name]
+            },
+            "is of another class": {
+                name
+                for name in first.kinds.keys() & now.kinds.keys()
+                if first.kinds[name] is not now.kinds[name]
             },
             "was a plain attribute": now.transient.keys() & first.plain,
             "is persistent or not, unlike at first": {

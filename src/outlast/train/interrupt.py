@@ -44,18 +44,18 @@ class Interrupt:
         for number in SIGNALS:
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup
-            self._before[number] = signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, self._handle)
         threading.Thread(target=self._listen, args=(inbox,), daemon=True).start()
         return self
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._set(number)
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self._note(number)
         # asyncio may have taken the way to the listener away
         if signal.set_wakeup_fd(self._outbox, warn_on_full_buffer=False) != self._outbox:
             with contextlib.suppress(OSError):
                 os.write(self._outbox, bytes([number]))
 
-    def _set(self, number: int) -> None:
+    def _note(self, number: int) -> None:
         if self.received is None:
             self.received = signal.Signals(number)
 
@@ -77,7 +77,7 @@ class Interrupt:
                 continue
             if number not in SIGNALS:
                 continue
-            self._set(number)
+            self._note(number)
             if alive_s is None:
                 alive_s = 0.0
                 inbox.settimeout(TICK_S)
@@ -95,7 +95,7 @@ class Interrupt:
         """Undo all in a child: a signal to it is for it alone, and ends it."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
-            if signal.getsignal(number) == self._note:
+            if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
         self._unblock()
 

@@ -36,6 +36,23 @@ def refuse_scattered(network: nn.Module) -> None:
             )
 
 
+def refuse_unsaved(network: nn.Module) -> None:
+    """Refuse a network whose state dict leaves out a parameter that is trained.
+
+    Raises:
+        ModelError: Neither a state nor model_best.pt would hold it.
+    """
+    state = network.state_dict()
+    places = {value.data_ptr() for value in state.values() if isinstance(value, Tensor)}
+    for name, weight in network.named_parameters():
+        if weight.requires_grad and name not in state and weight.data_ptr() not in places:
+            raise ModelError(
+                f"model.network: its parameter {name} is trained, and its state_dict() leaves it"
+                " out, so that neither a resume nor model_best.pt would have it; keep it there, or"
+                " freeze it (requires_grad_(False))"
+            )
+
+
 def form_of(model: nn.Module) -> str:
     """Return a digest of what must be the same on each rank: parameters and buffers, in order."""
     weights = [

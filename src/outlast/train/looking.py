@@ -32,7 +32,16 @@ SMALL, LARGE = 1 << 20, 1 << 28
 NUMBERS = frozenset({type(None), bool, int, float})
 PLAIN = NUMBERS | {str, complex}
 FOREIGN = sys.stdlib_module_names | {"torch", "numpy"}
-WALKED = ("collections", "queue", "types", "torch.distributions", "torch.nn", "torch.optim")
+WALKED = (
+    "_thread",
+    "argparse",
+    "collections",
+    "queue",
+    "types",
+    "torch.distributions",
+    "torch.nn",
+    "torch.optim",
+)
 
 
 class Look:
@@ -77,6 +86,8 @@ class Look:
             return self._of_array(value, depth)
         if isinstance(value, nn.Module):
             return None if id(value) in self._modules else self._of_module(value, depth)
+        if _top(type(value).__module__) == "ctypes":
+            return hash(bytes(value))
         found = _of_generator(value)
         if found is not None:
             return found
@@ -187,7 +198,7 @@ def _behind(function: Any) -> Sequence[Any]:
         return function.__self__, function.__func__
     if isinstance(function, functools.partial):
         return function.func, function.args, function.keywords
-    if _top(function.__module__) in FOREIGN:
+    if _top(function.__module__) in FOREIGN | {"outlast"}:
         return ()
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     return *cells, function.__defaults__, function.__kwdefaults__, function.__dict__

@@ -37,7 +37,7 @@ from outlast.sections import Config, TrainingSection
 from outlast.train.claim import Claim
 from outlast.train.deadline import Deadline
 from outlast.train.interrupt import Interrupt
-from outlast.train.layout import form_of, refuse_scattered
+from outlast.train.layout import form_of, refuse_scattered, refuse_unsaved
 from outlast.train.ledger import Ledger
 from outlast.train.progress import reporting
 from outlast.train.trainer import Trainer
@@ -235,6 +235,7 @@ def build_study(config: Config, data: DataSet, objective: Objective) -> StudyNet
             " leave requires_grad as it is"
         )
     refuse_scattered(network)
+    refuse_unsaved(network)
     return add_heads(network, config, data, objective)
 
 

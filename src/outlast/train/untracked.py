@@ -19,6 +19,10 @@ from outlast.train.looking import FOREIGN, KNOWN, Look
 # A layer with a parameter of such a name makes the attribute without it anew in each pass: old
 # weight and spectral normalization, pruning.
 MADE_FROM = ("_orig", "_g", "_bar")
+# what torch calls on the way through a module
+HOOKS = frozenset(
+    name for name, value in vars(nn.Module()).items() if "hook" in name and hasattr(value, "values")
+)
 # that looking may take
 MOST_OF_THE_TIME = 0.01
 
@@ -32,6 +36,7 @@ class Untracked:
         kinds = dict.fromkeys(kind for module in network.modules() for kind in type(module).__mro__)
         self._files = _files_of(kinds)
         kinds |= dict.fromkeys(kind for file in self._files for kind in _classes_in(file))
+        kinds |= dict.fromkeys(one for kind in list(kinds) for one in _classes_in(kind))
         self._kinds = [kind for kind in kinds if _is_users(kind.__module__)]
         self._before = self._look()
         self._named: set[str] = set()
@@ -62,17 +67,27 @@ class Untracked:
         for file in self._files:
             place = Path(str(file.__file__)).name
             for name, value in list(vars(file).items()):
-                if not name.startswith("__") and not _is_from_elsewhere(value, file):
+                if not _is_pythons(name) and not _is_from_elsewhere(value, file):
                     found[f"{name} in {place}"] = look.at(value)
         for kind in self._kinds:
             for name, value in list(vars(kind).items()):
                 if _is_data(name, value):
-                    found[f"{kind.__qualname__}.{name}"] = look.at(value)
+                    # of a static or class method, the function
+                    kept = getattr(value, "__func__", value)
+                    found[f"{kind.__qualname__}.{name}"] = look.at(kept)
         return found
 
 
 def _attributes(network: nn.Module) -> Iterator[tuple[str, Any]]:
+    for path, weight in network.named_parameters():
+        for name, value in vars(weight).items():
+            yield f"{path}.{name}", value
+        if hooks := weight._backward_hooks:
+            yield f"{path}: a hook", hooks
     for path, module in network.named_modules():
+        for name, value in vars(module).items():
+            if name in HOOKS:
+                yield f"{path or 'network'}: a hook ({name})", value
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue  # it takes care of its own
         for name, value in vars(module).items():
@@ -87,17 +102,27 @@ def _is_made_anew(module: nn.Module, name: str) -> bool:
 
 
 def _is_data(name: str, value: Any) -> bool:
-    """Tell whether an attribute of a class is no method, property or machinery of Python's."""
-    if type(value) is types.FunctionType or name.startswith("__"):
+    """Tell whether an attribute of a class may keep something: no property, nothing of Python's.
+
+    A method may, in its defaults, its closure and its own attributes.
+    """
+    if _is_pythons(name):
         return False
-    return not hasattr(type(value), "__get__")
+    is_method = isinstance(value, types.FunctionType | staticmethod | classmethod)
+    return is_method or not hasattr(type(value), "__get__")
 
 
-def _classes_in(file: types.ModuleType) -> list[type]:
+def _is_pythons(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _classes_in(place: types.ModuleType | type) -> list[type]:
+    """Return the classes that are defined in a file, or in a class."""
+    home = place.__name__ if isinstance(place, types.ModuleType) else place.__module__
     return [
         value
-        for value in list(vars(file).values())
-        if isinstance(value, type) and value.__module__ == file.__name__
+        for value in list(vars(place).values())
+        if isinstance(value, type) and value.__module__ == home
     ]
 
 

@@ -178,7 +178,7 @@ def test_what_a_user_has_set_for_his_squeue_hides_no_job(
     monkeypatch.setenv(name, "PENDING")
     assert not slurm.has_ended("11")
     assert slurm._squeue("11", "%T").stdout == "RUNNING"  # type: ignore[union-attr]
-    listing = OF_A_STATE.format(folder=tmp_path, answer="11|RUNNING\\n")
+    listing = OF_A_STATE.format(folder=tmp_path, answer="11|RUNNING|main|None\\n")
     (tmp_path / "bin" / "squeue").write_text(listing)
     lost = slurm.lost_jobs(["11", "12"])
     # on a cluster of the user's choice, our jobs are not those of this one

@@ -86,7 +86,7 @@ def test_moments_go_on_in_the_layout_of_their_weights(tmp_path: Path, optimizer:
     def step(rows: Any) -> None:
         real(rows)
         if stopped.run.position.epoch == 1:
-            stopped._keeper.poll._interrupt._note(15, None)
+            stopped._keeper.poll._interrupt._note(15)
 
     stopped._train_step = step  # type: ignore[method-assign]
     with pytest.raises(InterruptedRunError):

@@ -57,9 +57,43 @@ class BecomesPersistent(BecomesTransient):
     persistent = False
 
 
+class NewLayer(Mean):
+    """Of the same form: the optimizer goes on with the weights of the old one."""
+
+    def update(self, hidden: Tensor) -> None:
+        self.head = nn.Linear(8, 1)
+
+
+class SwapsLayers(Mean):
+    """Two that are alike."""
+
+    def extra(self) -> None:
+        super().extra()
+        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.is_swapped = False
+
+    def update(self, hidden: Tensor) -> None:
+        if not self.is_swapped:
+            self.one, self.two, self.is_swapped = self.two, self.one, True
+
+
+class OtherActivation(Mean):
+    """A curriculum that the next attempt would begin anew."""
+
+    def extra(self) -> None:
+        super().extra()
+        self.act = nn.Tanh()
+
+    def update(self, hidden: Tensor) -> None:
+        self.act = nn.Softsign()
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
+        (NewLayer, "head.bias is another one than at first, which the optimizer does not train"),
+        (SwapsLayers, "one.bias is another one than at first"),
+        (OtherActivation, "act is of another class"),
         (TurnsWeight, "unused has another layout in memory"),
         (WidensWeight, "unused has another dtype"),
         (PlainBecomesBuffer, "mean was a plain attribute"),

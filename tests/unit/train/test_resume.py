@@ -35,7 +35,7 @@ def stop_after(trainer: Trainer, boundaries: int) -> None:
 
     def ask() -> Any:
         if next(seen, boundaries) == boundaries:
-            interrupt._note(15, None)
+            interrupt._note(15)
         return real()
 
     trainer._keeper.poll.ask = ask  # type: ignore[method-assign]

@@ -1,9 +1,12 @@
 """Where numbers hide that no state holds; and what torch keeps that no one need hear of."""
 
+import argparse
 import array
+import ctypes
 import functools
 import itertools
 import random
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -116,6 +119,9 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda: torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1),
         lambda t: t.param_groups[0].update(lr=0.01),
     ),
+    "namespace": (lambda: argparse.Namespace(n=0), lambda t: setattr(t, "n", 1)),
+    "of a thread": (threading.local, lambda t: setattr(t, "n", 1)),
+    "of C": (lambda: ctypes.c_int(0), lambda t: setattr(t, "value", 1)),
     "cycle": (cyclic, lambda t: t.update(n=2)),
 }
 
@@ -144,6 +150,38 @@ def test_what_is_at_the_top_of_a_file_and_in_classes_is_named() -> None:
         "Ramp.level",
         "STEPS in beside_user_files.py",
         "step in user_files.py",
+    ]
+
+
+def test_what_hooks_and_parameters_keep_is_named() -> None:
+    """A hook that counts, one that comes late, one of a gradient; an attribute of a weight."""
+    layer = nn.Linear(2, 2)
+    network = nn.Sequential(layer, nn.Tanh())
+    count, calls = closure(), closure()
+    layer.register_forward_hook(lambda *_: count() and None)
+    layer.bias.register_hook(lambda gradient: gradient * calls())
+    untracked = Untracked(network)
+    network(torch.ones(1, 2))
+    assert untracked.changed() == ["0: a hook (_forward_hooks)"]
+    network(torch.ones(1, 2)).sum().backward()
+    assert untracked.changed() == ["0.bias: a hook"]
+    layer.weight.n = 1  # type: ignore[attr-defined]
+    network[1].register_forward_pre_hook(lambda *_: None)
+    assert untracked.changed() == ["0.weight.n", "1: a hook (_forward_pre_hooks)"]
+    assert untracked.changed() == []
+
+
+def test_what_methods_keep_is_named() -> None:
+    """In a default, in an attribute, in a class within the class, behind a name with __ ."""
+    network = user_files.Methods()
+    untracked = Untracked(network)
+    assert untracked.changed() == []
+    network(torch.ones(2, 4))
+    assert sorted(untracked.changed()) == [
+        "Methods.Settings.level",
+        "Methods.by_attribute",
+        "Methods.by_default",
+        "__calls in user_files.py",
     ]
 
 

@@ -194,7 +194,7 @@ def test_a_signal_waits_for_its_state(tmp_path: Path, disk: Disk) -> None:
     """`the state is saved` is said of a file that is there, though another was on its way."""
     disk.seconds = 0.3
     trainer = long_epoch(tmp_path, 0.01)
-    threading.Timer(0.15, trainer._keeper.poll._interrupt._note, (15, None)).start()
+    threading.Timer(0.15, trainer._keeper.poll._interrupt._note, (15,)).start()
     with pytest.raises(InterruptedRunError, match="the state is saved") as caught:
         trainer.train(1)
     state = torch.load(tmp_path / "model_resume.pt", weights_only=True)
@@ -206,7 +206,7 @@ def test_a_signal_does_not_promise_what_the_disk_did_not_take(tmp_path: Path, di
     """`an older state is kept` is said when the last one was not written."""
     disk.error = OSError(28, "No space left on device")
     trainer = long_epoch(tmp_path, 1e6)
-    trainer._keeper.poll._interrupt._note(15, None)
+    trainer._keeper.poll._interrupt._note(15)
     with pytest.raises(InterruptedRunError, match="an older state is kept"):
         trainer.train(1)
 
