@@ -73,6 +73,8 @@ def _read_bytes(path: Path, patience_s: tuple[float, ...]) -> bytes | None:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+        except MemoryError as error:
+            raise _cannot_be_read(path, "too little memory for a file of its size") from error
         except OSError as error:
             if error.errno in NO_FILE or (pause is None and error.errno == errno.EIO):
                 name = digest(str(time.time_ns()).encode())[:12]

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ def test_too_little_memory_is_no_damage(
         with pytest.raises(CheckpointError, match="cannot be read now"):
             saved.load(RECIPE)
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
+
+
+def test_a_file_of_absurd_size_is_told_of(saved: Checkpoints, tmp_path: Path) -> None:
+    """A file system that has lost its mind, or a sparse copy of something else."""
+    os.truncate(tmp_path / "model_resume.pt", 2**42)
+    with pytest.raises(CheckpointError, match=r"too little memory for a file of its size"):
+        saved.load(RECIPE)
 
 
 def test_a_bad_sector_is_looked_at_again(
