@@ -113,7 +113,8 @@ def _cancelling(executor: Any) -> None:
     def report_taken(self: Any, job_info: Any) -> None:
         submissions = _of(self)
         submissions.unknown.add(job_info.external_jobid)
-        with suppress(OSError, KeyError):  # an empty folder is removed by any Snakemake that ends
+        # an empty folder is removed by any Snakemake that ends
+        with suppress(OSError, KeyError, TypeError):
             Path(job_info.aux["slurm_logfile"]).touch()
         if submissions.is_over:
             slurm.cancel(job_info.external_jobid)

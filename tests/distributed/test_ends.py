@@ -115,6 +115,19 @@ def test_a_complete_run_does_not_wait_for_a_thread_of_the_network(
     assert "what the network has started did not end within 10 s" in output
 
 
+def test_a_child_that_the_network_forks_touches_nothing_of_the_run(
+    data: Path, tmp_path: Path, launches: list[Launch]
+) -> None:
+    """It leaves, neither waits for a thread that it does not have nor gives the folder free."""
+    config = with_network("Forking") | {"training": CONFIG["training"] | {"epochs": 1}}
+    config["checkpoint"] = {"every_seconds": 0.001}  # a write is always on its way
+    launch = Launch(config, data, tmp_path / "run")
+    launches.append(launch)
+    output = launch.end(60)
+    assert launch.process.returncode == 0, output
+    assert "SystemExit" not in (tmp_path / "run" / "attempts.jsonl").read_text()
+
+
 def test_a_signal_does_not_hit_what_the_network_has_started(
     data: Path, tmp_path: Path, launches: list[Launch]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -82,7 +83,7 @@ class Keeper:
             distributed, interrupt, every_seconds, deadline, lambda: self._writer.is_busy
         )
         self._deadline = deadline or Deadline()
-        self._started = interrupt.started
+        self._started, self._pid = interrupt.started, os.getpid()
         self._ledger = ledger
         self._saved = (0, 0)
         self._is_owed = self._is_best_owed = False
@@ -230,7 +231,14 @@ class Keeper:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Note why the attempt ends, unless it has been closed with a better reason."""
+        """Note why the attempt ends, unless it has been closed with a better reason.
+
+        A child that the network has forked, and that comes here by mistake, leaves at once: neither
+        the claim nor the files are its own.
+        """
+        if os.getpid() != self._pid:
+            code = getattr(error, "code", 1)  # of sys.exit
+            os._exit(code if isinstance(code, int) else 1)
         if self._ledger:
             with contextlib.suppress(OSError, OutlastError):  # the error itself is the news
                 self._writer.drain()

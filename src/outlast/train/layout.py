@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from outlast.errors import ModelError
 from outlast.files import digest_values
+from outlast.model.copies import is_plain
 
 
 def strides_of(weight: Tensor) -> tuple[int, ...]:
@@ -43,9 +44,11 @@ def refuse_unsaved(network: nn.Module) -> None:
         ModelError: Neither a state nor model_best.pt would hold it.
     """
     state = network.state_dict()
-    places = {value.data_ptr() for value in state.values() if isinstance(value, Tensor)}
+    held = [value for value in state.values() if isinstance(value, Tensor) and is_plain(value)]
+    places = {value.data_ptr() for value in held}  # a hook may give it another name
     for name, weight in network.named_parameters():
-        if weight.requires_grad and name not in state and weight.data_ptr() not in places:
+        is_held = name in state or (is_plain(weight) and weight.data_ptr() in places)
+        if weight.requires_grad and not is_held:
             raise ModelError(
                 f"model.network: its parameter {name} is trained, and its state_dict() leaves it"
                 " out, so that neither a resume nor model_best.pt would have it; keep it there, or"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from own_networks import Own
 from torch import nn
 
@@ -34,6 +35,8 @@ def test_a_trained_parameter_that_is_left_out_is_refused() -> None:
     with pytest.raises(ModelError, match=r"parameter body.weight is trained, and its state_dict"):
         refuse_unsaved(network)
     network.body.weight.requires_grad_(False)
+    refuse_unsaved(network)
+    network.register_buffer("sparse", torch.eye(3).to_sparse())
     refuse_unsaved(network)
     renamed = nn.Sequential(Own())
     renamed._register_state_dict_hook(rename)
