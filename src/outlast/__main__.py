@@ -7,7 +7,7 @@ import sys
 import threading
 
 # for the threads and child processes of a network to end, once all is done
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class Ending:
@@ -42,7 +42,17 @@ class Ending:
         os._exit(self.code)
 
 
+def fill_standard_streams() -> None:
+    """Open those that are closed, on nothing: what is opened next would get what C prints."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
 if __name__ == "__main__":
+    fill_standard_streams()
     ending = Ending()
 
     from outlast.cli import main

@@ -110,9 +110,9 @@ def test_a_complete_run_does_not_wait_for_a_thread_of_the_network(
     config = with_network("NeverDone") | {"training": CONFIG["training"] | {"epochs": 1}}
     launch = Launch(config, data, tmp_path / "run")
     launches.append(launch)
-    output = launch.end(60)
+    output = launch.end(90)
     assert launch.process.returncode == 0, output
-    assert "what the network has started did not end within 10 s" in output
+    assert "what the network has started did not end within 30 s" in output
 
 
 def test_a_child_that_the_network_forks_touches_nothing_of_the_run(
@@ -154,6 +154,17 @@ def test_a_closed_output_does_not_turn_a_failure_into_a_success(
     """A job started by cron, or behind a daemon."""
     line = f"{sys.executable} -m outlast inspect {tmp_path}/none.pt {redirection}"
     assert subprocess.run(["bash", "-c", line]).returncode == 1
+
+
+def test_what_a_library_prints_on_a_closed_output_is_no_signal(data: Path, tmp_path: Path) -> None:
+    """The way on which signals are heard would have its number: a line's end is SIGUSR1."""
+    config = with_network("Printing") | {"training": CONFIG["training"] | {"epochs": 1}}
+    command = [sys.executable, "-m", "outlast", "train", "--config", json.dumps(config)]
+    command += ["--data", str(data), "--out", str(tmp_path / "run")]
+    line = f"{shlex.join(command)} <&- >&- 2>&-"
+    done = subprocess.run(["bash", "-c", line], env={**os.environ, "RANK": "0"}, timeout=60)
+    assert done.returncode == 0
+    assert (tmp_path / "run" / "history.json").exists()
 
 
 def wait_for_zombie(process: psutil.Process) -> None:
