@@ -35,9 +35,11 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(PYTEST) --dist load -m "slow and not long"
 
-# on a real SLURM, of some daemons on this machine; much of it is waiting, so four at a time
+# on a real SLURM, of some daemons on this machine; much of it is waiting, so four at a time, but for
+# those that take slurmctld away
 test-slurm: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 4 --dist load -m slurm tests/slurm
+	$(BIN)/python -m pytest --numprocesses 4 --dist load -m "slurm and not alone" tests/slurm
+	$(BIN)/python -m pytest -m "slurm and alone" tests/slurm
 
 # the same cluster, to look at by hand: eight nodes that are all this machine
 slurm-up slurm-down: $(STAMP)

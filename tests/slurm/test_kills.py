@@ -168,6 +168,7 @@ def test_snakemake_is_killed_while_a_job_runs(workflow, undisturbed) -> None:
     assert_same(work.folder, undisturbed(work.config))
 
 
+@pytest.mark.alone
 def test_slurm_takes_no_job_for_a_while(workflow, undisturbed) -> None:
     """Slurmctld is away when the first job is submitted: that costs no retry."""
     work = workflow("--retries", "0")
@@ -189,6 +190,7 @@ def test_slurm_takes_no_job_for_a_while(workflow, undisturbed) -> None:
     assert evaluated in comments, "evaluate was a job, too"
 
 
+@pytest.mark.alone
 def test_slurmctld_is_away_while_a_job_runs(workflow, undisturbed) -> None:
     """Snakemake's looks fail; it must not forget the job."""
     work = workflow("--verbose")
