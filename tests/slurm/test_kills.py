@@ -229,7 +229,13 @@ def test_a_job_that_will_never_start_is_a_failure(workflow) -> None:
     work.start()
     assert work.wait() == 1
     assert work.output.count("it asks for more time than its partition gives") == 2
-    assert "PENDING" not in squeue("--states=all", "--format=%T")
+    left = squeue("--states=all", "--format=%T|%Z").splitlines()
+    states = {
+        state
+        for state, _, folder in (line.partition("|") for line in left)
+        if folder == str(work.workdir)
+    }
+    assert states == {"CANCELLED"}
 
 
 def test_a_certain_failure_is_not_tried_for_ever(workflow, record_property) -> None:
