@@ -103,6 +103,7 @@ def test_a_complete_run_is_not_aborted_at_its_exit(
     assert (tmp_path / "run" / "history.json").exists()
 
 
+@pytest.mark.slow
 def test_a_complete_run_does_not_wait_for_a_thread_of_the_network(
     data: Path, tmp_path: Path, launches: list[Launch]
 ) -> None:
