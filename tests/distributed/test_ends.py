@@ -104,6 +104,7 @@ def test_a_complete_run_is_not_aborted_at_its_exit(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_complete_run_does_not_wait_for_a_thread_of_the_network(
     data: Path, tmp_path: Path, launches: list[Launch]
 ) -> None:
