@@ -88,7 +88,7 @@ class Validator:
         at_boundary: Callable[[], None],
     ) -> None:
         """Predict the rows that are left."""
-        if self._setup.network.training:  # not so where an earlier attempt has begun this one
+        if not validated.steps:  # else an earlier attempt has, and the numbers are those after it
             seed_batch(0)
             self._setup.network.eval()
         while validated.steps < validated.num_steps:
